@@ -257,11 +257,8 @@ def test_a_pooling_without_the_list_of_modules_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "reason"),
     [
-        ("bert", {"layer_norm_eps": None}, "layer_norm_eps is null"),
         ("bert", {"position_embedding_type": "relative_key"}, "relative_key"),
         ("bert", {"is_decoder": True}, "is_decoder true"),
-        ("xlm-roberta", {"pad_token_id": None}, "pad_token_id is null"),
-        ("modernbert", {"local_attention": None}, "local_attention is null"),
         ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type 'yarn'"),
         ("modernbert", {"rope_scaling": {"rope_type": "linear", "factor": 2}}, "rope_type 'linear'"),
         (

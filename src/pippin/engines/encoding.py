@@ -277,7 +277,7 @@ class EncodingTokenizer:
         positions = text.get("max_position_embeddings")
         if positions and text.get("model_type") in ("camembert", "roberta", "xlm-roberta"):
             # RoBERTa counts positions from the one after the padding token's id.
-            positions -= (text.get("pad_token_id", 1) or 0) + 1
+            positions -= text.get("pad_token_id", 1) + 1
         asked = table(table(sentences.get("processing_kwargs")).get("text")).get("max_length")
         own = sentences.get("max_seq_length") or asked or settings.get("model_max_length")
         limits = [own, positions]

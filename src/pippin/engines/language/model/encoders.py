@@ -39,9 +39,6 @@ ACTIVATIONS: Mapping[str, Callable[[mx.array], mx.array]] = {
 }
 """By transformers' names. mlx-vlm's classes have one of them each, whatever the configuration names."""
 
-NEEDED = ("global_attn_every_n_layers", "layer_norm_eps", "local_attention", "norm_eps", "type_vocab_size")
-"""Fields that no encoder computes without."""
-
 ASIDE = ("classifier.", "dense.", "score.")
 """How arrays of a language model begin that are no part of it: heads for scores, and EmbeddingGemma's Dense modules in
 conversions to MLX."""
@@ -116,10 +113,6 @@ def refuse_unread(config: Config) -> None:
     for name in ("is_decoder", "add_cross_attention"):
         if config.get(name):
             raise ValueError(f"{name} true is not read by the class of this architecture")
-    counts_from_padding = PACKAGES[config["model_type"]] == "xlm_roberta"
-    for name in (*NEEDED, "pad_token_id") if counts_from_padding else NEEDED:
-        if config.get(name, 1) is None:
-            raise ValueError(f"{name} is null in config.json, and needs a value")
     if config["model_type"] == "modernbert":
         ropes = [table.get("rope_type", "default") for table in rotary_tables(config).values()]
         if other := {*ropes} - {"default"}:
