@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from pippin.catalog.info import WINDOW_KEYS
 from pippin.core.parameters import LEFT_OUT, OF_CHECKPOINTS, OfEveryAnswer
-from pippin.engines.embeddings import ACTIVATIONS, MODES
+from pippin.engines.embeddings import ACTIVATIONS, LAID_OVER, MODES
 from pippin.engines.encoding import CLEANED
 from pippin.engines.language.model.lora import MORE_THAN_PAIRS, OF_PAIRS
 from pippin.engines.language.upstream.fields import COMPUTING
@@ -71,9 +71,10 @@ def _table() -> str:
             "refused by name: other modules, poolings and names of inputs, `include_prompt` false",
         ),
         (
-            "`config_sentence_transformers.json`, `sentence_bert_config.json`",
+            "`config_sentence_transformers.json`, `sentence_bert_config.json` and its older names",
             "`prompts`, `default_prompt_name`, `truncate_dim`; `max_seq_length`, `do_lower_case`",
-            "`similarity_fn_name`: the client compares; `activation_fn`: scores are sigmoids",
+            "`similarity_fn_name`: the client compares; `activation_fn`, `sbert_ce_default_activation_function`: scores"
+            f" are sigmoids; refused: {_listed(LAID_OVER)}",
         ),
         (
             "`adapter_config.json`",

@@ -196,6 +196,9 @@ def test_the_length_of_a_text_is_sentence_transformers(
     (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 5}')
     (tmp_path / "sentence_bert_config.json").write_text(json.dumps(sentences))
     assert EncodingTokenizer(tmp_path, None).limit == limit
+    if sentences:  # older folders have the model's type in the file's name
+        (tmp_path / "sentence_bert_config.json").rename(tmp_path / "sentence_xlm-roberta_config.json")
+        assert EncodingTokenizer(tmp_path, None).limit == limit
 
 
 @pytest.mark.parametrize(
@@ -212,6 +215,14 @@ def test_a_pair_that_is_too_long_loses_the_end_of_its_longer_text(
 ) -> None:
     words(tmp_path, "$A")
     assert EncodingTokenizer(tmp_path, 6).encode(query, document, truncating=True).tokens == tokens
+
+
+def test_a_text_loses_its_beginning_where_the_tokenizer_says_so(tmp_path: Path) -> None:
+    words(tmp_path, "<s> $A </s>")
+    (tmp_path / "tokenizer_config.json").write_text('{"truncation_side": "left"}')
+    long = "a " * 9999 + "b b"
+    assert EncodingTokenizer(tmp_path, 5).encode(long, truncating=True).tokens == (2, 0, 1, 1, 3)
+    assert EncodingTokenizer(tmp_path, 6).encode(long, "b", truncating=True).tokens == (2, 1, 1, 3, 1, 3)
 
 
 def test_a_text_that_is_cut_keeps_what_stands_around_it(tmp_path: Path) -> None:

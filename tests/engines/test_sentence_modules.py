@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -18,9 +19,17 @@ from pippin.core.conversation import Text
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Rerank, RerankDocument
+from pippin.engines.embeddings import read_pooling
 from pippin.engines.encoding import EncodingJob
-from pippin.engines.language.model.encoders import encoder_of
-from pippin.engines.reranking import RerankingPreparer, compares, refuse_other_prompts, yes_and_no
+from pippin.engines.language.model.encoders import encoder_of, refuse_unread, set_activations
+from pippin.engines.reranking import (
+    INSTRUCTION,
+    PREFIX,
+    RerankingPreparer,
+    compares,
+    refuse_other_prompts,
+    yes_and_no,
+)
 from tests.engines.test_embeddings import embed, load
 from tests.engines.tiny_models import tiny_model
 
@@ -198,6 +207,86 @@ def test_what_is_not_computed_is_refused_by_name(
     assert caught.value.report.kind == "load_failed"
 
 
+@pytest.mark.parametrize(
+    ("modules", "files", "reason"),
+    [
+        (("Transformer", "Pooling"), {}, "modules.json .* names 1_Pooling, which has no config.json"),
+        (("Transformer",), {}, "modules.json names no Pooling"),
+        (("Transformer", "Dense"), {"1_Dense": {"activation_function": "my.GELU"}}, "my.GELU"),
+    ],
+)
+def test_modules_that_lack_a_file_or_contradict_one_are_refused_by_name(
+    modules: tuple[str, ...], files: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    rows = [
+        {"path": f"{place}_{kind}" if place else "", "type": f"sentence_transformers.models.{kind}"}
+        for place, kind in enumerate(modules)
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(rows))
+    for name, config in files.items():
+        module(tmp_path / name, config, linear_weight=np.ones((2, 3)), linear_bias=np.ones(2))
+    with pytest.raises(ServerError, match=reason):
+        read_pooling(tmp_path, {}, "mean")
+
+
+@pytest.mark.parametrize(
+    ("field", "said", "told"),
+    [
+        ("config_args", {"hidden_act": "relu"}, "hidden_act"),
+        ("tokenizer_args", {"model_max_length": 3, "padding_side": "left"}, "model_max_length"),
+        ("processor_kwargs", {"do_lower_case": False}, "do_lower_case"),
+    ],
+)
+def test_what_sentence_transformers_lays_over_other_files_is_refused_by_name(
+    field: str, said: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    rows = [{"path": "", "type": "sentence_transformers.models.Transformer"}]
+    (tmp_path / "modules.json").write_text(json.dumps(rows))
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({field: said}))
+    with pytest.raises(ServerError, match=f"here: {told} of its {field} in sentence_bert_config.json"):
+        read_pooling(tmp_path, {}, "mean")
+
+
+def test_a_pooling_without_the_list_of_modules_counts(tmp_path: Path) -> None:
+    (tmp_path / "1_Pooling").mkdir()
+    assert read_pooling(tmp_path, {}, "mean").modes == ("mean",)
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    assert read_pooling(tmp_path, {}, "mean").modes == ("cls",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "reason"),
+    [
+        ("bert", {"position_embedding_type": "relative_key"}, "relative_key"),
+        ("bert", {"is_decoder": True}, "is_decoder true"),
+        ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type 'yarn'"),
+        ("modernbert", {"rope_scaling": {"rope_type": "linear", "factor": 2}}, "rope_type 'linear'"),
+        (
+            "modernbert",
+            {"pad_token_id": None, "rope_parameters": {"full_attention": {"rope_theta": 2}}},
+            None,
+        ),
+    ],
+)
+def test_what_the_class_of_an_encoder_does_not_read_is_refused_by_name(
+    kind: str, fields: dict[str, Any], reason: str | None
+) -> None:
+    if reason is None:
+        refuse_unread({"model_type": kind, **fields})
+    else:
+        with pytest.raises(ValueError, match=reason):
+            refuse_unread({"model_type": kind, **fields})
+
+
+def test_an_activation_is_read_under_the_name_of_its_architecture() -> None:
+    """Other classes of transformers leave `hidden_activation` unread."""
+    for kind, expected in (("bert", mx.tanh), ("modernbert", nn.relu)):
+        layer = nn.Module()
+        layer.intermediate_act_fn = nn.GELU()
+        set_activations(layer, {"model_type": kind, "hidden_act": "tanh", "hidden_activation": "relu"})
+        assert layer.intermediate_act_fn is expected
+
+
 @pytest.mark.model
 def test_text_is_lowered_where_the_folder_says_so(minilm: Path, tmp_path: Path) -> None:
     folder = folder_with(minilm, tmp_path / "model", ("mean_tokens",))
@@ -270,14 +359,18 @@ def test_language_models_that_rerank_by_another_prompt_are_refused(name: str, co
         ({}, ""),
     ],
 )
+@pytest.mark.parametrize("kind", ["bert", "qwen3"])
 def test_a_query_begins_with_the_prompt_that_the_folder_names_for_all(
-    minilm: Path, tmp_path: Path, settings: dict[str, Any], begin: str
+    minilm: Path, tmp_path: Path, settings: dict[str, Any], begin: str, kind: str
 ) -> None:
+    """A reranker that answers yes or no reads it as its instruction."""
+    is_classifier = kind == "bert"
+    classes = ["BertForSequenceClassification" if is_classifier else "Qwen3ForCausalLM"]
     for file in minilm.iterdir():
         if file.is_file():
             (tmp_path / file.name).symlink_to(file.resolve())
     for name, content in (
-        ("config.json", {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}),
+        ("config.json", {"model_type": kind, "architectures": classes}),
         ("config_sentence_transformers.json", settings),
     ):
         (tmp_path / name).unlink(missing_ok=True)
@@ -285,7 +378,12 @@ def test_a_query_begins_with_the_prompt_that_the_folder_names_for_all(
     preparer = RerankingPreparer(WorkerSpec(info=read_info(tmp_path, kind="reranking")))
     job = preparer.prepare("one", Rerank(query="Where?", documents=(RerankDocument((Text("Here."),)),)))
     assert isinstance(job, EncodingJob)
-    assert job.sequences == (preparer.tokenizer.encode(f"{begin}Where?", "Here."),)
+    if is_classifier:
+        assert job.sequences == (preparer.tokenizer.encode(f"{begin}Where?", "Here."),)
+    else:
+        start = f"{PREFIX}<Instruct>: {begin or INSTRUCTION}\n<Query>: "
+        tokens = preparer.tokenizer.template(start)
+        assert job.sequences[0].tokens[: len(tokens)] == tokens
 
 
 def test_the_tokens_of_the_answers_are_those_that_the_folder_names(tmp_path: Path) -> None:

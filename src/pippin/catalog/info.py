@@ -21,7 +21,9 @@ from pippin.core.published import (
     find_json,
     find_text,
     mistaken,
+    object_in,
     real,
+    sentence_file,
     table,
     text,
     whole,
@@ -186,7 +188,7 @@ def context_window(folder: Path, kind: ModelKind, config: Json, tokenizer: Json)
     """Tokens that the model can attend to, including its rope scaling."""
     inner = table(config.get("text_config")) or table(config.get("llm_config"))
     if kind in ("embeddings", "reranking"):
-        sentence = find_json(folder / "sentence_bert_config.json") or {}
+        sentence = object_in(folder / sentence_file(folder))
         limit = whole(sentence.get("max_seq_length"))
         if limit is not None:
             return limit

@@ -22,6 +22,7 @@ LFS: Final = b"version https://git-lfs"
 # Not a `<` alone: safetensors begin with their header's length, whose first byte may be one.
 WEB_PAGE: Final = re.compile(rb"\s*<(!doctype|html|head|body|\?xml)", re.IGNORECASE)
 HUB_PREFIX: Final = "models--"
+SENTENCE_KINDS: Final = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 MORE_TEMPLATES: Final = "additional_chat_templates"
 
 
@@ -63,6 +64,13 @@ def fields_in(folder: Path, file: str, **types: Any) -> dict[str, Any]:
     `ServerError` naming the file and a field of another type."""
     said = find_json(folder / file) or {}
     return {name: typed(folder, file, name, said.get(name), type_) for name, type_ in types.items()}
+
+
+def sentence_file(folder: Path) -> str:
+    """The name of the file that says how sentence-transformers' Transformer reads texts: older ones have the type of
+    the model in it."""
+    names = (f"sentence_{kind}_config.json" for kind in SENTENCE_KINDS)
+    return next((name for name in names if object_in(folder / name)), "sentence_bert_config.json")
 
 
 def typed(folder: Path, file: str, name: str, value: Any, type_: Any) -> Any:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import msgspec
 import numpy as np
 from msgspec import DecodeError, Meta, Struct
@@ -20,7 +19,7 @@ from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Embedded, Event
 from pippin.core.models import WorkerSpec
-from pippin.core.published import broken, fields_in
+from pippin.core.published import broken, fields_in, sentence_file
 from pippin.core.tasks import Conversation, Embed, Task
 from pippin.engines.base import Job, LoadProgress, NeedsWeightsError, Preparer
 from pippin.engines.conversations import EncodingPreparer
@@ -35,6 +34,7 @@ from pippin.engines.encoding import (
     padded,
     unit,
 )
+from pippin.engines.language.model.encoders import ACTIVATIONS as OF_LAYERS
 from pippin.engines.language.model.encoders import (
     arrays_aside,
     attends_both_ways,
@@ -69,6 +69,9 @@ MODES: dict[str, str] = {
 SENTENCE = "sentence_embedding"
 """sentence-transformers' name for the vector of a text."""
 
+LAID_OVER = ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs")
+"""Fields of sentence-transformers' file that are laid over config.json and tokenizer_config.json."""
+
 OF_BATCHES = {"max_length", "padding", "return_tensors", "truncation"}
 """What sentence-transformers may tell a tokenizer and changes no vector of a text that is short enough."""
 
@@ -76,10 +79,7 @@ Step = Callable[[mx.array], mx.array]
 
 ACTIVATIONS: dict[str, Step] = {
     "Identity": lambda x: x,
-    "Tanh": mx.tanh,
-    "ReLU": nn.relu,
-    "GELU": nn.gelu,
-    "SiLU": nn.silu,
+    **{name: OF_LAYERS[name.lower()] for name in ("Tanh", "ReLU", "GELU", "SiLU")},
     "Sigmoid": mx.sigmoid,
 }
 """torch's activations that a Dense module of sentence-transformers may name."""
@@ -133,8 +133,9 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
             raise _not_computed(folder.name, "it is a sparse encoder (SPLADE)")
         if (folder / "1_Dense").is_dir():
             refuse_unknown(folder.name, "late interaction")
-        return Pooling((usual,), (*(_linear(weight) for weight in beside), normalized, *cut))
-    modes: tuple[str, ...] = ("mean",)
+        found = _modes(folder, "1_Pooling") if (folder / "1_Pooling/config.json").is_file() else (usual,)
+        return Pooling(found, (*(_linear(weight) for weight in beside), normalized, *cut))
+    modes: tuple[str, ...] = ()
     steps: list[Step] = []
     unknown: list[str] = []
     for module in modules_in(file):
@@ -163,8 +164,8 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
                 steps.append(_layer_norm(folder.name, path))
             case other:
                 unknown.append(other)
-    if unknown:
-        raise _not_computed(folder.name, f"its modules.json names {', '.join(unknown)}")
+    if unknown or not modes:
+        raise _not_computed(folder.name, f"its modules.json names {', '.join(unknown) or 'no Pooling'}")
     return Pooling(modes, (*steps, *cut))
 
 
@@ -177,6 +178,10 @@ def modules_in(file: Path) -> list[dict[str, Any]]:
 
 
 def _modes(folder: Path, place: str) -> tuple[str, ...]:
+    if not (folder / place / "config.json").is_file():
+        raise broken(
+            folder / "modules.json", f"names {place}, which has no config.json: fetch the folder again"
+        )
     flags = dict.fromkeys((*MODES, "include_prompt"), bool)
     config = fields_in(folder, f"{place}/config.json", pooling_mode=str | list[str], **flags)
     named = config["pooling_mode"] or [mode for flag, mode in MODES.items() if config[flag]] or "mean"
@@ -196,12 +201,20 @@ def _refuse_other_states(name: str, folder: Path) -> None:
     kinds: dict[str, Any] = dict.fromkeys(
         ("modality_config", "processing_kwargs"), dict[str, dict[str, Any] | None]
     )
-    config = fields_in(folder, "sentence_bert_config.json", transformer_task=str, **kinds)
+    kinds |= dict.fromkeys(LAID_OVER, dict[str, Any])
+    config = fields_in(folder, file := sentence_file(folder), transformer_task=str, **kinds)
+    laid = {
+        f"{key} of its {field}" for field in LAID_OVER for key in config[field] or () if key != "padding_side"
+    }
+    if laid:
+        raise _not_computed(
+            name, f"{', '.join(sorted(laid))} in {file} belong into the files that they change"
+        )
     text = (config["modality_config"] or {}).get("text") or {}
     output = text.get("method_output_name") or "last_hidden_state"
     method, task = text.get("method") or "forward", config["transformer_task"] or "feature-extraction"
     if (output, method, task) != ("last_hidden_state", "forward", "feature-extraction"):
-        raise _not_computed(name, f"its sentence_bert_config.json asks for {output} of {method} of {task}")
+        raise _not_computed(name, f"its {file} asks for {output} of {method} of {task}")
     read = config["processing_kwargs"] or {}
     other = {*(read.get("text") or {}), *(read.get("common") or {})} - OF_BATCHES
     if other := other | {part for part, held in read.items() if held and part not in ("text", "common")}:
@@ -222,10 +235,10 @@ def _dense(model: Path, place: str) -> Step:
     where it says so. Raises `ServerError("load_failed")`."""
     config = fields_in(model, f"{place}/config.json", activation_function=str, use_residual=bool)
     arrays = _arrays(model.name, model / place, "linear.weight")
-    activation = (config["activation_function"] or "Tanh").rpartition(".")[2]
+    module, _, activation = (config["activation_function"] or "torch.Tanh").rpartition(".")
     _refuse_other_places(model, place)
-    if activation not in ACTIVATIONS:
-        raise _not_computed(model.name, f"{place}/config.json has the activation {activation}")
+    if activation not in ACTIVATIONS or not module.startswith("torch"):
+        raise _not_computed(model.name, f"{place}/config.json has the activation {module}.{activation}")
     linear = _linear(arrays["linear.weight"], arrays.get("linear.bias"))
     beside = arrays.get("residual.weight")
     if not config["use_residual"]:
@@ -324,8 +337,6 @@ class EmbeddingPreparer(EncodingPreparer):
             except TooLong as error:
                 raise self.too_long(f"{param} has {error.least} tokens or more", param) from None
         else:
-            if overflow == "error" and len(item) > self.tokenizer.limit:
-                raise self.too_long(f"{param} has {len(item)} tokens", param)
             sequence = self.tokenizer.checked(item, param)
         if len(sequence.tokens) <= self.tokenizer.limit:
             return sequence
@@ -344,11 +355,7 @@ def _embedded(dimensions: int | None, tokens: int, vectors: Floats) -> Event:
 def refuse_unknown(name: str, architecture: str) -> None:
     """Raises `ServerError("load_failed")` for an architecture that cannot be computed here, with the reason."""
     if (reason := NOT_COMPUTED.get(architecture)) is not None:
-        raise ServerError(
-            "load_failed",
-            f"{name} has the architecture {architecture!r}, which is not computed here: {reason}. Choose another "
-            "model, such as Qwen3-VL-Embedding for pictures.",
-        )
+        raise _not_computed(name, reason)
 
 
 open_preparer = EmbeddingPreparer
@@ -359,10 +366,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     refuse_unreadable(preparer.info, preparer.folder)
     encodes = is_encoder(preparer.config)
     forward = _encoder(preparer) if encodes else _language_model(preparer, progress)
-    vector = forward([EncoderInput((preparer.tokenizer.pad,))])
-    if vector.ndim != 2:
-        refuse_unknown(spec.info.id, "late interaction")
-    preparer.dimensions = int(vector.shape[1])
+    preparer.dimensions = int(forward([EncoderInput((preparer.tokenizer.pad,))]).shape[1])
     preparer.info = msgspec.structs.replace(preparer.info, dimensions=preparer.dimensions)
     return EncodingEngine(forward)
 

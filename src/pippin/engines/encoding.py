@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -21,7 +21,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
-from pippin.core.published import broken, fields_in, find_json, name_of, object_in, table
+from pippin.core.published import broken, fields_in, find_json, name_of, object_in, sentence_file, table
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 from pippin.engines.language.text.stored_words import without_dropout
@@ -212,7 +212,7 @@ def read_backend(folder: Path) -> Tokenizer:
     for owner, name, value in ways:
         if value is not None and hasattr(owner, name):
             setattr(owner, name, value)
-    if fields_in(folder, "sentence_bert_config.json", do_lower_case=bool)["do_lower_case"]:
+    if fields_in(folder, sentence_file(folder), do_lower_case=bool)["do_lower_case"]:
         steps = [normalizers.Lowercase(), *([found.normalizer] if found.normalizer is not None else [])]
         found.normalizer = normalizers.Sequence(steps)
     return found
@@ -251,10 +251,12 @@ class EncodingTokenizer:
         rows = (self.config.get("text_config") or self.config).get("vocab_size")
         self.vocabulary = min(size, rows) if isinstance(rows, int) else size
         asked = {"max_seq_length": int, "processing_kwargs": dict[str, dict[str, Any] | None]}
-        sentences = fields_in(folder, "sentence_bert_config.json", **asked)
+        sentences = fields_in(folder, sentence_file(folder), **asked)
         words = dict.fromkeys(("bos_token", "eos_token", "pad_token"), str | dict[str, Any])
         adds = dict.fromkeys(("add_bos_token", "add_eos_token"), bool)
-        settings = fields_in(folder, "tokenizer_config.json", model_max_length=int | float, **words, **adds)
+        more = {"model_max_length": int | float, "truncation_side": Literal["left", "right"]}
+        settings = fields_in(folder, "tokenizer_config.json", **more, **words, **adds)
+        self._side = settings["truncation_side"] or "right"
         self.limit = limit or self._own_limit(sentences, settings)
         self.pad = self._special(settings, "pad_token") or 0
         # Whatever tokenizer.json puts around a text.
@@ -289,8 +291,9 @@ class EncodingTokenizer:
 
         With `truncating`, they are cut to the limit; otherwise text far beyond it raises `TooLong`.
         """
-        text = self._bounded(text, truncating=truncating)
-        pair = None if pair is None else self._bounded(pair, truncating=truncating)
+        if not truncating or self._side == "right":
+            text = self._bounded(text, truncating=truncating)
+            pair = None if pair is None else self._bounded(pair, truncating=truncating)
         encoding = self._plain.encode(text, pair)
         if truncating and len(encoding.ids) > self._room:
             encoding = self._cutting.encode(text, pair)
@@ -309,7 +312,7 @@ class EncodingTokenizer:
         """Cuts texts to the limit and a pair's longer one first, as transformers does, and keeps what stands around."""
         found = Tokenizer.from_str(self._tokenizer.to_str())
         found.encode_special_tokens = True
-        found.enable_truncation(self._room)
+        found.enable_truncation(self._room, direction=self._side)
         return found
 
     def template(self, text: str) -> tuple[int, ...]:

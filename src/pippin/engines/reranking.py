@@ -115,7 +115,7 @@ class RerankingPreparer(EncodingPreparer):
         document = task.documents[index]
         query = (*task.query_media, *((Text(task.query),) if task.query else ()))
         asked: tuple[Part, ...] = (
-            Text(f"<Instruct>: {task.instruction or SEEN_INSTRUCTION}"),
+            Text(f"<Instruct>: {task.instruction or self._prompt or SEEN_INSTRUCTION}"),
             Text("<Query>:"),
             *_media_first(query),
             Text("\n<Document>:"),
@@ -166,7 +166,7 @@ class RerankingPreparer(EncodingPreparer):
 
     @cached_property
     def _usual_start(self) -> tuple[int, ...]:
-        return self.tokenizer.template(f"{PREFIX}<Instruct>: {INSTRUCTION}\n<Query>: ")
+        return self.tokenizer.template(f"{PREFIX}<Instruct>: {self._prompt or INSTRUCTION}\n<Query>: ")
 
     @cached_property
     def _end(self) -> tuple[int, ...]:

@@ -169,11 +169,21 @@ def prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:
             "original model.",
         )
     model.settings = settings = read_settings(model, tokenizer, folder, name)
+    if heads := settings.alignment_heads or _stored_heads(folder):
+        model.set_alignment_heads([*map(list, heads)])
     try:
         model.spoken = None if settings.language is None else _spoken_language(model, settings.language)
     except ServerError as error:
         message = f"In generation_config.json of {name} {error.report.message}"
         raise ServerError("load_failed", message) from error
+
+
+def _stored_heads(folder: Path) -> list[list[int]]:
+    """The heads that tell when a word is heard, which conversions by MLX's own examples have among the weights."""
+    for path in (*folder.glob("*.safetensors"), *folder.glob("*.npz")):
+        if (heads := mx.load(str(path)).get("alignment_heads")) is not None:  # type: ignore[union-attr]  # a dict
+            return heads.astype(mx.int32).tolist()
+    return []
 
 
 def _give_tokenizer(model: nn.Module) -> None:
@@ -413,6 +423,9 @@ def _decode_as_said(model: nn.Module, call: Call, duration: float) -> None:
     model.detect_language, model.decode = detecting, reporting
 
 
+FIGURES = ("temperature", "avg_logprob", "compression_ratio", "no_speech_prob")
+
+
 def _segments(
     found: Iterable[dict[str, Any]], with_words: bool, *, first: int, begin: float
 ) -> Iterable[Segment]:
@@ -420,10 +433,10 @@ def _segments(
     for number, segment in enumerate(found, first):
         words = tuple(
             Word(
-                text=word["word"],
-                start=begin + float(word["start"]),
-                end=begin + float(word["end"]),
-                probability=float(word["probability"]) if "probability" in word else None,
+                word["word"],
+                begin + float(word["start"]),
+                begin + float(word["end"]),
+                word.get("probability"),
             )
             for word in (segment.get("words") or () if with_words else ())
         )
@@ -432,10 +445,7 @@ def _segments(
             start=begin + float(segment.get("start") or 0.0),
             end=begin + float(segment.get("end") or 0.0),
             text=str(segment.get("text") or ""),
-            tokens=tuple(int(token) for token in segment.get("tokens") or ()),
-            temperature=float(segment.get("temperature", 0.0)),
-            avg_logprob=float(segment.get("avg_logprob", 0.0)),
-            compression_ratio=float(segment.get("compression_ratio", 0.0)),
-            no_speech_prob=float(segment.get("no_speech_prob", 0.0)),
+            tokens=tuple(map(int, segment.get("tokens") or ())),
             words=words,
+            **{name: float(segment.get(name, 0.0)) for name in FIGURES},
         )

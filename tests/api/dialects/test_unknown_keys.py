@@ -10,7 +10,8 @@ from pippin.api.dialects.chat import dialect as openai_chat
 from pippin.api.dialects.completions import dialect as openai_completions
 from pippin.api.dialects.messages import dialect as anthropic_messages
 from pippin.api.dialects.responses import dialect as openai_responses
-from pippin.api.dialects.shared.fields import MOST_NAMED
+from pippin.api.dialects.shared.fields import MOST_NAMED, Contract
+from pippin.api.kinds import embeddings, reranking, speech
 from pippin.core.errors import ServerError
 
 SCHEMA: Final = {"type": "object", "properties": {"a": {"type": "string", "x-note": 1}}}
@@ -170,3 +171,44 @@ def test_the_value_of_an_unknown_key_must_be_readable(value: str) -> None:
     with pytest.raises(ServerError) as refused:
         openai_chat.dialect.decode(body.encode(errors="surrogateescape"), DecodeContext())
     assert refused.value.report.status == 400
+
+
+INPUT: Final = {"input": "Hi"}
+RANKED: Final = {"query": "Hi", "documents": ["Hi"]}
+COMPLETIONS: Final = openai_completions.dialect.contract
+
+
+@pytest.mark.parametrize(
+    ("contract", "body", "name"),
+    [
+        (COMPLETIONS, {"prompt": "Hi"}, "add_special_tokens"),
+        *((embeddings.CONTRACT, INPUT, name) for name in ("add_special_tokens", "normalize", "normalized")),
+        *((reranking.RERANK, RANKED, name) for name in ("activation", "use_activation")),
+    ],
+)
+def test_a_field_that_is_true_unless_it_is_sent_may_be_true_and_not_false(
+    contract: Contract[Any], body: dict[str, Any], name: str
+) -> None:
+    for value in (True, None):
+        assert contract.decode(json.dumps({**body, name: value}).encode())[1] == ()
+    with pytest.raises(ServerError, match=f"`{name}` is not supported"):
+        contract.decode(json.dumps({**body, name: False}).encode())
+
+
+@pytest.mark.parametrize(
+    ("contract", "body", "name", "value"),
+    [
+        *((embeddings.CONTRACT, INPUT, name, "query") for name in ("input_type", "prompt_name", "task")),
+        (embeddings.CONTRACT, INPUT, "output_dimension", 5),
+        (embeddings.CONTRACT, INPUT, "late_chunking", True),
+        (reranking.RERANK, RANKED, "top_k", 2),
+        (reranking.RERANK, RANKED, "raw_scores", True),
+        (speech.CONTRACT, INPUT, "sample_rate", 8000),
+        (speech.CONTRACT, INPUT, "language", "en"),
+    ],
+)
+def test_what_other_servers_take_and_changes_an_answer_is_refused_by_name(
+    contract: Contract[Any], body: dict[str, Any], name: str, value: Any
+) -> None:
+    with pytest.raises(ServerError, match=f"`{name}` is not supported"):
+        contract.decode(json.dumps({**body, name: value}).encode())

@@ -1,20 +1,29 @@
 """Whisper hears and decodes as transformers does, from checkpoints that it saves: see tests/oracles/sound_oracle.py."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
+import msgspec
 import numpy as np
 import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
+from pippin.core.events import Segment
+from pippin.core.tasks import Transcribe
 from pippin.engines.encoding import cast_weights
-from pippin.engines.transcription import read_model
+from pippin.engines.transcription import RATE, prepare_whisper, read_model, transcribe
 
 # These folders have no tokenizer.
-pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:Could not load WhisperProcessor")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore:Could not load WhisperProcessor"),
+]
 ORACLE = Path(__file__).parents[2] / "oracles" / "sound_oracle.py"
 CLOSE = 1e-4  # of the spread of what is expected
 
@@ -51,3 +60,60 @@ def test_what_changes_the_answer_and_is_not_read_is_refused_by_name(
 ) -> None:
     with pytest.raises(ServerError, match=reason):
         read_model(written / name, name)
+
+
+class Heard(list[Any]):
+    """The events of a call."""
+
+    emit = list.append
+
+    def check(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def hearing(written: Path) -> Any:
+    model = read_model(written / "heard", "heard")
+    cast_weights(model, ModelOptions(dtype="float32"))
+    return model
+
+
+NAMES = (
+    "plain language translated named forced few-languages much-suppressed begin-suppressed early "
+    "any-time penalised forbidden prompted continued silent never-silent"
+).split()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recording_of_several_windows_is_heard_as_in_transformers(
+    name: str, written: Path, hearing: Any
+) -> None:
+    folder = written / "heard"
+    oracle = json.loads((folder / f"{name}.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(oracle["said"]))
+    prepare_whisper(hearing, "heard", folder)
+    own = {**hearing.settings.arguments, "temperature": 0.0, "sample_len": oracle["most_tokens"]}
+    hearing.settings = msgspec.structs.replace(hearing.settings, arguments=own)
+    events, asked = Heard(), oracle["asked"]
+    task = Transcribe(
+        audio=b"",
+        language=asked.get("language"),
+        translate=asked.get("task") == "translate",
+        prompt=oracle["prompt"],
+    )
+    transcribe(task, np.load(folder / "samples.npy"), RATE, hearing, events)  # type: ignore[arg-type]  # the part of a call that is used
+    found = [each for each in events if isinstance(each, Segment)]
+    expected = oracle["segments"]
+    assert bool(expected) == (name != "silent")
+    assert [(round(each.start, 2), round(each.end, 2)) for each in found] == [
+        (round(each["start"], 2), round(each["end"], 2)) for each in expected
+    ]
+    assert [list(each.tokens) for each in found] == [tokens_of(each) for each in expected]
+
+
+def tokens_of(segment: dict[str, Any]) -> list[int]:
+    """OpenAI's code, and mlx-audio's, leave out what has no length, and the time that begins the next segment."""
+    tokens: list[int] = segment["tokens"]
+    if segment["start"] == segment["end"]:
+        return []
+    return tokens[:-1] if len(tokens) > 1 and min(tokens[-2:]) >= 50364 else tokens

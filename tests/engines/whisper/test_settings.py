@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pippin.core.errors import ServerError
+from pippin.engines.transcription import prepare_whisper
 from pippin.engines.whisper import settings as read
 from pippin.engines.whisper.choosing import Chooser
 from pippin.engines.whisper.settings import Settings
@@ -36,7 +37,7 @@ class Tokenizer:
 
 
 def model(**dims: int) -> Any:
-    sizes = {"n_vocab": ROWS, "n_audio_state": 8, "n_mels": 80, **dims}
+    sizes = {"n_vocab": ROWS, "n_audio_state": 8, "n_mels": 80, "n_text_layer": 2, "n_text_head": 4, **dims}
     return SimpleNamespace(dims=SimpleNamespace(**sizes), is_multilingual=True)
 
 
@@ -65,7 +66,9 @@ def test_all_that_is_said_counts(tmp_path: Path) -> None:
         lang_to_id={"<|de|>": 6},
         no_speech_threshold=0.2,
         condition_on_prev_tokens=False,
+        alignment_heads=[[1, 3], [0, 2]],
     )
+    assert found.alignment_heads == ((1, 3), (0, 2))
     assert found.biases.keys() == {0, 1}
     assert (found.biases[1], found.first, found.latest, found.repetition_penalty) == (-math.inf, (2,), 4, 1.5)
     assert found.languages == {"de"}
@@ -106,12 +109,35 @@ def test_the_language_is_the_one_that_is_said(fields: Any, language: str | None,
         ("sequence_bias", [[[0, 1], 2.0]]),
         ("max_initial_timestamp_index", -1),
         ("language", 3),
+        ("alignment_heads", [[0, 1], [2, 0]]),
+        ("alignment_heads", [[0, 4]]),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(field: str, value: Any, tmp_path: Path) -> None:
     name = {"lang_to_id": r"<\|de\|> 5", "task_to_id": r"<\|translate\|> 8"}.get(field, field)
     with pytest.raises(ServerError, match=rf"generation_config\.json of .*{name}"):
         said(tmp_path, **{field: value})
+
+
+@pytest.mark.parametrize("file", ["weights.npz", "model.safetensors"])
+def test_words_have_the_times_of_the_heads_that_are_published(file: str, tmp_path: Path) -> None:
+    """generation_config.json names them; conversions by MLX's own examples have them among the weights."""
+    found: list[Any] = []
+    made = model()
+    made.encoder = SimpleNamespace(conv1=SimpleNamespace(weight=mx.zeros(1)))
+    made.get_tokenizer, made.set_alignment_heads = Tokenizer, found.append
+    (tmp_path / "vocab.json").touch()
+    prepare_whisper(made, "tiny", tmp_path)
+    assert found == []
+    arrays = {"alignment_heads": mx.array([[1, 0], [1, 3]]).astype(mx.float16)}
+    if file.endswith("npz"):
+        mx.savez(str(tmp_path / file), **arrays)
+    else:
+        mx.save_safetensors(str(tmp_path / file), arrays)
+    prepare_whisper(made, "tiny", tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"alignment_heads": [[0, 2]]}')
+    prepare_whisper(made, "tiny", tmp_path)
+    assert found == [[[1, 0], [1, 3]], [[0, 2]]]
 
 
 def test_times_in_other_places_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

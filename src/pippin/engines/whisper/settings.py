@@ -60,6 +60,7 @@ READ: Final[dict[str, Any]] = {
     "is_multilingual": bool,
     "lang_to_id": dict[str, int],
     "task_to_id": dict[str, int],
+    "alignment_heads": tuple[tuple[int, int], ...],
     REPETITION_PENALTY.name: REPETITION_PENALTY.in_checkpoints,
 }
 """The fields of generation_config.json that are read, and their types."""
@@ -75,6 +76,7 @@ class Settings(Struct, frozen=True):
     language: str | None = None  # of requests that name none
     languages: frozenset[str] = frozenset()  # that are detected; empty for all
     arguments: dict[str, Any] = {}
+    alignment_heads: tuple[tuple[int, int], ...] = ()  # layer and head, which tell when a word is heard
 
 
 def refuse_unread(model: nn.Module, folder: Path, arrays: dict[str, mx.array]) -> None:
@@ -110,6 +112,10 @@ def read_settings(model: nn.Module, tokenizer: Any, folder: Path, name: str) -> 
         raise _refused(name, f"sets {', '.join(lost)} to what Whisper's class does not read")
     if fields := {*left_out(told)} - OF_LENGTHS:
         log.warning("%s sets %s, which change no answer here", FILE, ", ".join(sorted(fields)))
+    heads = said["alignment_heads"] or ()
+    layers, each = model.dims.n_text_layer, model.dims.n_text_head
+    if wrong := [pair for pair in heads if not (0 <= pair[0] < layers and 0 <= pair[1] < each)]:
+        raise _refused(name, f"has alignment_heads {wrong[0]}, which the model lacks")
     rows = model.dims.n_vocab
     biases = asked.biases(rows, (tokenizer.eot,))
     return Settings(
@@ -120,6 +126,7 @@ def read_settings(model: nn.Module, tokenizer: Any, folder: Path, name: str) -> 
         _plain(said["language"] or "") or _forced_language(tokenizer, told, said, folder),
         frozenset(map(_plain, said["lang_to_id"] or ())),
         {named: said[field] for field, (named, _) in PASSED.items() if said[field] is not None},
+        heads,
     )
 
 

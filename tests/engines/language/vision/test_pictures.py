@@ -381,6 +381,7 @@ def test_a_filter_that_a_processor_has_in_its_code_is_held_against_the_folder_s(
         *[("do_resize", value, "do_resize is wrong") for value in (-1, [1], "x")],
         *[("size", value, "size is wrong") for value in (-1, [1], "x", {"height": 0})],
         ("resample", 9, "resample is wrong"),
+        *[("sampling_rate", value, "sampling_rate is wrong") for value in (0, "16000", 22050.5)],
         *[
             (name, None, f"{name} is null")
             for name in ("patch_size", "image_mean", "rescale_factor", "resample", "size", "max_crops")

@@ -1,16 +1,21 @@
 """Recordings in prompts: answered as mlx-vlm's own generate does, cached, beside texts, bounded, and over the wire."""
 
 import base64
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pytest
+from mlx_vlm.models.phi4mm.processing_phi4mm import Phi4MMAudioFeatureExtractor
 from mlx_vlm.utils import load_processor
+from transformers import WhisperFeatureExtractor
 
 from pippin.core.conversation import Audio, Inline
 from pippin.core.errors import ServerError
 from pippin.engines import sound
+from pippin.engines.language.vision.preprocessor import hearing_part, unprepared
 from tests.engines.language.vision.any_family import shrink, write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
@@ -19,6 +24,8 @@ from tests.engines.speech.recordings import wav
 from tests.running_server import running_server
 
 QUESTION = "What is said here?"
+OF_PHI = SimpleNamespace(audio_processor=Phi4MMAudioFeatureExtractor())
+OF_NEMOTRON = SimpleNamespace(audio_sampling_rate=16000, audio_hop_length=160)
 
 
 def recording(data: bytes) -> Audio:
@@ -50,6 +57,33 @@ def test_a_recording_is_answered_as_mlx_vlm_does(bench: VisionBench) -> None:
     answers = [bench.alone(bench.job("a", recording(heard), QUESTION)) for heard in (SHORT, LONG, COARSE)]
     assert answers == [judged(bench, heard) for heard in (SHORT, LONG, COARSE)]
     assert answers[0] != answers[1]
+
+
+@pytest.mark.parametrize(
+    ("processor", "said", "told"),
+    [
+        (OF_PHI, {"audio_compression_rate": 8, "audio_feat_stride": 1, "sampling_rate": 16000}, []),
+        (OF_PHI, {"audio_compression_rate": 4}, ["audio_compression_rate"]),
+        (OF_PHI, {"audio_downsample_rate": 2}, ["audio_downsample_rate"]),
+        (OF_PHI, {"sampling_rate": 8000}, ["sampling_rate"]),
+        (OF_PHI, {"feature_size": 64, "hop_length": 160}, ["feature_size"]),
+        (OF_NEMOTRON, {"sampling_rate": 16000, "hop_length": 80}, ["hop_length"]),
+    ],
+)
+def test_what_prepares_sound_is_held_against_the_folder(
+    processor: Any, said: dict[str, Any], told: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    assert unprepared(tmp_path, processor)["audio"] == told
+
+
+def test_how_long_a_sound_is_is_told_whatever_the_files_say() -> None:
+    """As in transformers' processors; mlx-vlm's of Qwen3-Omni fails without it."""
+    for name in ("feature_extractor", "audio_processor"):
+        own = WhisperFeatureExtractor(return_attention_mask=False)
+        assert hearing_part(SimpleNamespace(**{name: own})) is own
+        assert own.return_attention_mask
+    assert hearing_part(SimpleNamespace()) is None
 
 
 def test_recordings_and_texts_answer_together_as_alone(bench: VisionBench) -> None:

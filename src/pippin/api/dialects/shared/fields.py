@@ -51,13 +51,18 @@ MOST_NAMED: Final = 32  # unknown fields reported of one body
 _AT_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 
 
+class OnlyTrue(str):
+    """The sentence of a refused field that is true where a client leaves it out."""
+
+
 @dataclass(frozen=True)
 class Contract(Generic[Body]):
     """The documented fields of a request body.
 
     Fields of `body` are honoured, or the dialect's code refuses some of their values. Fields in `accepted` may have
     any value and have no effect, for the given reason. Fields in `refused` may only have a neutral value (null,
-    false, zero or empty); otherwise the request fails with the given sentence, even if `body` inherits the field.
+    false, zero or empty, or true with `OnlyTrue`); otherwise the request fails with the given sentence, even if
+    `body` inherits the field.
 
     Keys of objects inside a field count as fields, except in `left_open`: clients put keys of their own into messages.
     """
@@ -135,7 +140,8 @@ class Contract(Generic[Body]):
         unknown = []
         for name, value in given.items():
             if (sentence := self.refused.get(name)) is not None:
-                if value and value not in _NEUTRAL:
+                neutral = (b"null", b"true") if isinstance(sentence, OnlyTrue) else _NEUTRAL
+                if value and value not in neutral:
                     raise unsupported(name, sentence)
             elif name not in known and name not in self.accepted:
                 unknown.append(name[:64])
@@ -152,12 +158,12 @@ def without_effect(module: str, name: str = "fields") -> tuple[dict[str, str], d
     """The `accepted` and the `refused` fields of a contract, each with its reason, from a file beside a module, which
     has a list of fields for each reason."""
     text = resources.files(module.rpartition(".")[0]).joinpath(f"{name}.json").read_bytes()
-    told = from_json(text, dict[Literal["accepted", "refused"], dict[str, tuple[str, ...]]])
-    accepted, refused = (
-        {field: reason for reason, fields in told.get(part, {}).items() for field in fields}
-        for part in ("accepted", "refused")
+    told = from_json(text, dict[Literal["accepted", "refused", "only true"], dict[str, tuple[str, ...]]])
+    accepted, refused, true = (
+        {field: kind(reason) for reason, fields in told.get(part, {}).items() for field in fields}
+        for part, kind in (("accepted", str), ("refused", str), ("only true", OnlyTrue))
     )
-    return accepted, refused
+    return accepted, refused | true
 
 
 Decodable = TypeVar("Decodable")

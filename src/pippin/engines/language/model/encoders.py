@@ -7,11 +7,11 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 
 from pippin.core.errors import ServerError
 from pippin.core.safetensors import weight_files
-from pippin.engines.language.configuration import Config, spelled_out
+from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.model.weights import Reading
 from pippin.engines.language.upstream.library import infer_quant_config
@@ -75,10 +75,10 @@ def encoder_of(folder: Path, config: Config, *, classifies: bool = False) -> nn.
     """
     config = spelled_out(config)
     package = importlib.import_module(f"mlx_vlm.models.{PACKAGES[config['model_type']]}")
-    _refuse_unread(config)
+    refuse_unread(config)
     made = package.ModelConfig.from_dict({**config, "num_labels": 1})
     model: nn.Module = getattr(package, "SequenceClassificationModel" if classifies else "Model")(made)
-    _set_activations(model, config)
+    set_activations(model, config)
     if config["model_type"] == "modernbert":
         # The layers have the types that the configuration lists: mlx-vlm has each third see everything.
         types = config.get("layer_types")
@@ -103,7 +103,7 @@ def encoder_of(folder: Path, config: Config, *, classifies: bool = False) -> nn.
     return model
 
 
-def _refuse_unread(config: Config) -> None:
+def refuse_unread(config: Config) -> None:
     """Raises `ValueError` for settings that change what an encoder computes and that mlx-vlm's class does not read."""
     position = config.get("position_embedding_type") or "absolute"
     if position not in ("absolute", "rope", "sans_pos"):
@@ -113,11 +113,16 @@ def _refuse_unread(config: Config) -> None:
     for name in ("is_decoder", "add_cross_attention"):
         if config.get(name):
             raise ValueError(f"{name} true is not read by the class of this architecture")
+    if config["model_type"] == "modernbert":
+        ropes = [table.get("rope_type", "default") for table in rotary_tables(config).values()]
+        if other := {*ropes} - {"default"}:
+            raise ValueError(f"rope_type {other.pop()!r} is not read by the class of this architecture")
 
 
-def _set_activations(model: nn.Module, config: Config) -> None:
+def set_activations(model: nn.Module, config: Config) -> None:
     """Raises `ValueError` for an activation that is not known."""
-    name = config.get("hidden_activation") or config.get("hidden_act") or "gelu"
+    field = "hidden_activation" if config["model_type"] == "modernbert" else "hidden_act"
+    name = config.get(field) or "gelu"
     if name not in ACTIVATIONS:
         raise ValueError(f"the activation {name!r} is not computed here")
     for _, module in model.named_modules():
@@ -160,15 +165,16 @@ class BothWays:
 
     offset = 0
 
-    def __init__(self, mask: mx.array, reach: int) -> None:
+    def __init__(self, mask: mx.array, reach: int, *, everywhere: bool) -> None:
+        """`everywhere`: whether each layer has a window, of which its class knows nothing."""
         self._mask = mask[:, None, None, :].astype(mx.bool_)
-        self._reach = reach
+        self._reach, self._everywhere = reach, everywhere
 
     def make_mask(
         self, count: int, *, window_size: int | None = None, return_array: bool = False
     ) -> mx.array:
         """[batch, 1, 1 or length, length]; a padding token attends to itself, as the softmax of nothing is NaN."""
-        if window_size is None:
+        if window_size is None and not self._everywhere:
             return self._mask
         places = mx.arange(count)
         away = mx.abs(places[:, None] - places[None])
@@ -200,7 +206,8 @@ def hidden_states(name: str, model: nn.Module, config: Mapping[str, Any]) -> Sta
         cache: list[Any] = make_prompt_cache(model)
         if both:
             mask = mx.arange(tokens.shape[1]) < lengths[:, None]
-            cache = [BothWays(mask, reach)] * len(cache)
+            everywhere = all(isinstance(each, RotatingKVCache) for each in cache)
+            cache = [BothWays(mask, reach, everywhere=everywhere)] * len(cache)
         found: mx.array = body(tokens, cache=cache)
         return found
 

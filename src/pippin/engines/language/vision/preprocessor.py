@@ -60,6 +60,7 @@ TYPES: dict[str, Any] = {
     **dict.fromkeys(
         ("max_image_tiles", "min_frames", "max_frames", "num_frames", *SIZES[:2], *SIZES[3:]), Length
     ),
+    **dict.fromkeys(("sampling_rate", "feature_size", "n_fft", "hop_length"), Length),
     "resample": Annotated[int, Meta(ge=0, le=5)],
 }
 """What fields hold; those named `do_...` are true or false."""
@@ -84,6 +85,7 @@ CODED: dict[str, dict[str, Any]] = {
     "MuseGlimmer": {"resample": 1},
     "muse_spark": {"resample": 1, "temporal_patch_size": 2},
     "paddleocr_vl": {"do_resize": True},
+    "Phi4MMAudioFeatureExtractor": {"feature_size": 80, "n_fft": 512, "hop_length": 160, "win_length": 400},
     "Step3VLProcessor": {"do_resize": None, "resample": 2, "max_image_size": 3024, "size": 728},
 }
 """What `...ImageProcessor` and others have in their code, whatever the files say, with Pillow's numbers of filters;
@@ -97,6 +99,11 @@ ALSO = {
     "min_patches": "dynamic_min_num",
     "max_patches": "dynamic_max_num",
     "max_image_tokens": "max_num_image_tokens",
+    "sampling_rate": "audio_sampling_rate",
+    "hop_length": "audio_hop_length",
+    "audio_compression_rate": "compression_rate",
+    "audio_downsample_rate": "qformer_compression_rate",
+    "audio_feat_stride": "feat_stride",
 }
 """Names of fields that some processors have instead."""
 
@@ -242,11 +249,21 @@ def limit_each_frame(processor: Any, kind: str) -> None:
     own._process_one = prepared
 
 
+def hearing_part(processor: Any) -> Any:
+    """What prepares sound for a model: the part of its processor that does, the processor itself, or None. Whisper's is
+    told to say how long a sound is, as transformers does whatever the files say."""
+    parts = (getattr(processor, name, None) for name in ("feature_extractor", "audio_processor"))
+    found = next((part for part in parts if part is not None), None)
+    if type(found).__name__ == "WhisperFeatureExtractor":
+        found.return_attention_mask = True
+    return processor if found is None and hasattr(processor, "audio_sampling_rate") else found
+
+
 def unprepared(folder: Path, processor: Any) -> dict[Modality, list[str]]:
     """The fields of a folder's settings that its family's processor leaves out, by modality."""
     found: dict[Modality, list[str]] = {}
     for modality, (part, _) in PARTS.items():
-        own = getattr(processor, part, None)
+        own = hearing_part(processor) if modality == "audio" else getattr(processor, part, None)
         if own is None and modality == "image" and type(processor).__name__ in CODED:
             own = processor
         if own is not None:

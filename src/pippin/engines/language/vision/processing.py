@@ -44,6 +44,7 @@ from pippin.engines.language.vision.media import (
 )
 from pippin.engines.language.vision.preprocessor import (
     FILE,
+    hearing_part,
     in_older_files,
     limit_each_frame,
     resize_alike,
@@ -138,8 +139,8 @@ class LibraryProcessor(TextOnly):
     def _audio_rate(self) -> int:
         """The sample rate of the audio that the model takes: that of its feature extractor, or else the one that
         mlx-vlm's `prepare_inputs` uses."""
-        extractor = getattr(self._processor, "feature_extractor", None)
-        return int(getattr(extractor, "sampling_rate", 16000))
+        own = hearing_part(self._processor)
+        return int(getattr(own, "sampling_rate", getattr(own, "audio_sampling_rate", 16000)))
 
     def _limits(self, part: Image, param: str) -> tuple[int | None, int | None]:
         """The least and most pixels of a picture: what the request asks for, within the options."""
