@@ -3,16 +3,26 @@
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import reduce
 from typing import Any, Literal
 
 from msgspec import Struct
 
-from pippin.core.conversation import MediaPart, Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
+from pippin.core.conversation import (
+    MediaPart,
+    Message,
+    Part,
+    Reasoning,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+    seamed,
+)
 from pippin.engines.language.template.traits import Messages, Traits, thinking_parts
 from pippin.engines.language.text.tokenizer import Literals, broken
-from pippin.engines.language.vision.media import MediaStyle
+from pippin.engines.language.vision.media import MediaStyle, listed
 from pippin.output.tool_format import History, Write, write_json_tags
 
 Style = Literal["any", "nine", "function"]
@@ -60,8 +70,9 @@ class Converter(Struct, frozen=True):
         """The messages for the template. Raises `ServerError` naming a part that this model can't take."""
         converted: Messages = []
         ids = CallIds(messages, self.history.call_ids)
+        lists = self.traits.lists[bool(tools) and self.traits.tools]
         for message in messages:
-            converted += self._message(message, ids)
+            converted += self._message(message, ids, lists)
         if tools and not self.traits.tools:
             converted = self._with_offer(converted, tools)
         elif tools and self.traits.tools_in_system and converted[0]["role"] != "system":
@@ -72,7 +83,7 @@ class Converter(Struct, frozen=True):
         if self.traits.content == "parts":
             for entry in converted:
                 if isinstance(entry.get("content"), str):
-                    entry["content"] = [{"type": "text", "text": entry["content"]}]
+                    entry["content"] = [_as_part(entry["content"])]
         return converted
 
     def offer(self, tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
@@ -96,12 +107,12 @@ class Converter(Struct, frozen=True):
         example = self._write("function_name", {"argument": "value"})
         offer = self._unmarked(OFFER.format(tools=lines, example=example), marks=False)
         if entries and entries[0]["role"] in ("system", "developer"):
-            return [{**entries[0], "content": f"{entries[0]['content']}\n\n{offer}"}, *entries[1:]]
+            return [{**entries[0], "content": _joined(entries[0]["content"], offer)}, *entries[1:]]
         return [{"role": "system", "content": offer}, *entries]
 
-    def _message(self, message: Message, ids: CallIds) -> Messages:
+    def _message(self, message: Message, ids: CallIds, lists: Container[str]) -> Messages:
         results = [part for part in message.parts if isinstance(part, ToolResult)]
-        entries = [self._result(part, message, ids) for part in results]
+        entries = [self._result(part, message, ids, as_list="tool" in lists) for part in results]
         media = tuple(part for result in results for part in result.parts if not isinstance(part, Text))
         if media and self.media is not None:
             # A message of the user's: templates take them nowhere else.
@@ -109,14 +120,14 @@ class Converter(Struct, frozen=True):
         if message.role == "tool" or (results and len(results) == len(message.parts)):
             return entries
         role = "system" if message.role == "developer" and not self.traits.developer else message.role
-        entry: dict[str, Any] = {"role": role, "content": self._content(message)}
+        entry: dict[str, Any] = {"role": role, "content": self._content(message, as_list=role in lists)}
         if message.name is not None:
             entry["name"] = self.literals.shield(message.name)
         if message.role == "assistant":
             return [*entries, *self._assistant(entry, message, ids)]
         return [*entries, entry]
 
-    def _content(self, message: Message) -> Any:
+    def _content(self, message: Message, *, as_list: bool) -> Any:
         def shield(text: str) -> str:
             if message.role == "user":
                 return self.said(text)
@@ -127,7 +138,7 @@ class Converter(Struct, frozen=True):
 
         if self.media is not None and any(isinstance(part, MediaPart) for part in message.parts):
             return self.media.content(message.parts, shield)
-        return shield(_joined_texts(message.parts))
+        return _texts(message.parts, shield, as_list=as_list)
 
     def said(self, text: str) -> str:
         """A text of the user's as the template is given it."""
@@ -166,7 +177,8 @@ class Converter(Struct, frozen=True):
             given = [[call.name, parsed_arguments(call.arguments)] for call in calls]
             texts = (self._write(name, arguments) for name, arguments in self.literals.shield_value(given))
             written = self._kept_whole("\n".join(texts))
-            return [{**entry, "content": f"{entry['content']}\n{written}".strip()}]
+            said = _joined(entry["content"], written, "\n") if entry["content"] else written
+            return [{**entry, "content": said}]
         written_calls = [self._call(call, ids) for call in calls]
         return [
             {**entry, "content": entry["content"] or self.traits.empty_content, "tool_calls": written_calls}
@@ -184,15 +196,16 @@ class Converter(Struct, frozen=True):
     def _write(self) -> Write:
         return self.history.write or write_json_tags
 
-    def _result(self, result: ToolResult, message: Message, ids: CallIds) -> dict[str, Any]:
-        text = self.literals.shield(_joined_texts(result.parts))
+    def _result(self, result: ToolResult, message: Message, ids: CallIds, *, as_list: bool) -> dict[str, Any]:
+        texts: tuple[Part, ...] = tuple(part for part in result.parts if isinstance(part, Text))
         if result.is_error:
-            text = f"Error: {text}"
+            texts = seamed((Text("Error:"),), texts or (Text(""),), " ")
         if not self.traits.tool_results:
-            return {"role": "user", "content": f"<tool_response>\n{self._unmarked(text)}\n</tool_response>"}
+            text = self._unmarked(_texts(texts, self.literals.shield, as_list=False))
+            return {"role": "user", "content": f"<tool_response>\n{text}\n</tool_response>"}
         entry = {
             "role": "tool",
-            "content": text,
+            "content": _texts(texts, self.literals.shield, as_list=as_list),
             "tool_call_id": self.literals.shield(ids.written(result.call_id)),
         }
         name = result.name or message.name
@@ -221,16 +234,27 @@ class Converter(Struct, frozen=True):
         return [*rest[:first], opened, *rest[first + 1 :]]
 
 
-def _joined(first: Any, second: Any) -> Any:
-    """Two contents as one: a text, or a list of parts if one of them has media."""
+def _joined(first: Any, second: Any, seam: str = "\n\n") -> Any:
+    """Two contents as one: a text, or a list of parts if one of them is a list. Texts that meet become one part, so
+    that a template which takes white space off each part leaves the seam."""
     if isinstance(first, str) and isinstance(second, str):
-        return f"{first}\n\n{second}"
-    listed = [[{"type": "text", "text": part}] if isinstance(part, str) else part for part in (first, second)]
-    return [*listed[0], {"type": "text", "text": "\n\n"}, *listed[1]]
+        return f"{first}{seam}{second}"
+    one, other = ([_as_part(each)] if isinstance(each, str) else each for each in (first, second))
+    ends, begins = one[-1].get("text"), other[0].get("text")
+    if ends is None or begins is None:
+        return [*one, _as_part(seam), *other]
+    return [*one[:-1], _as_part(f"{ends}{seam}{begins}"), *other[1:]]
 
 
-def _joined_texts(parts: Sequence[Part]) -> str:
-    return "\n".join(part.text for part in parts if isinstance(part, Text))
+def _as_part(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _texts(parts: Sequence[Part], shield: Callable[[str], str], *, as_list: bool) -> Any:
+    """The texts of a message, through `shield`: in a list, as clients gave them, or in one text, a line for each."""
+    entries = listed(parts, shield) if as_list else []
+    said = "\n".join(part.text for part in parts if isinstance(part, Text))
+    return entries if len(entries) > 1 else shield(said)
 
 
 def without_thought(text: str) -> str:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -13,12 +13,15 @@ from pippin.engines.language.text.tokenizer import pattern_of
 from pippin.output.tool_format import History
 
 Messages = list[dict[str, Any]]
+TWO_TEXTS: Final = [{"type": "text", "text": "QXE"}, {"type": "text", "text": "QXF"}]
 
 
 class Traits(Struct, frozen=True, kw_only=True):
     """What a template takes, and in which form."""
 
     content: Literal["text", "parts"] = "text"  # a message's content: a string, or a list of parts
+    # The roles whose contents may be lists of several texts, without tools on offer and with them.
+    lists: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
     system: bool = True  # a system message at the start
     several_system: bool = True  # more than one system message at the start
     developer: bool = False  # the role `developer`
@@ -92,12 +95,18 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     asked: Messages = next((each for each in offering if says(each, "qxtool", "QXD", tools=[offer])), [])
     tools = bool(asked)
     spoken = trial.render([user, assistant], {}) or ""
+    opened = [system] * takes_system
+    developer = {"role": "developer", "content": text("QXV")}
+    conversations = ([*opened, user, assistant, other], [*opened, user, called, result], [developer, user])
     return Traits(
         content="parts" if trial.in_parts else "text",
+        lists=(
+            _lists(trial, conversations),
+            _lists(trial, conversations, tools=[offer]) if tools else frozenset(),
+        ),
         system=takes_system,
         several_system=takes_system and says([system, second, user], "QXS", "QXT", "QXA"),
-        developer="developer" in template.source
-        and says([{"role": "developer", "content": text("QXV")}, user], "QXV"),
+        developer="developer" in template.source and says([developer, user], "QXV"),
         repeated_roles=says([user, other], "QXA", "QXB"),
         tools=tools,
         tools_in_system=len(asked) == 2,
@@ -116,6 +125,21 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         turn_end=spoken.rpartition("QXC")[2].strip() if "QXC" in spoken else "",
         rewrites=tuple(_rewritten(trial, [user, assistant, other], fields, offer)),
     )
+
+
+def _lists(trial: _Trial, conversations: tuple[Messages, ...], **variables: Any) -> frozenset[str]:
+    """The roles whose contents the template writes text by text where they are lists. Some templates write such a list
+    as it is, with the types of its parts."""
+    written: dict[bool, set[str]] = {False: set(), True: set()}
+    for turns in conversations:
+        if trial.render(turns, variables) is None:
+            continue
+        for role in {each["role"] for each in turns if each["content"]}:
+            said = [each for each in turns if each["role"] == role and each["content"]]
+            given = [{**each, "content": TWO_TEXTS} if each in said else each for each in turns]
+            found = re.findall("QXE(.*?)QXF", trial.render(given, variables) or "", re.DOTALL)
+            written[len(found) == len(said) and not any("type" in each for each in found)].add(role)
+    return frozenset(written[True] - written[False])
 
 
 def _rewritten(
