@@ -34,7 +34,10 @@ def refusal(data: bytes) -> str:
 
 def test_pages_are_text_in_their_order() -> None:
     assert parts(pdf("First page", "Second page"), "a.pdf") == (
-        Text("[Document: a.pdf, application/pdf, 2 pages]\n[Page 1]\nFirst page\n[Page 2]\nSecond page", apart=True),
+        Text(
+            "[Document: a.pdf, application/pdf, 2 pages]\n[Page 1]\nFirst page\n[Page 2]\nSecond page",
+            apart=True,
+        ),
     )
 
 

@@ -143,7 +143,7 @@ def test_what_any_template_writes_whole_is_untouched(family: Family) -> None:
 def given_in_lists(family: Family, role: Role, *, tools: bool) -> None:
     """Texts of a message reach a template that writes lists as transformers gives them to it."""
     converter = Template(family).renderer.converter
-    if role not in converter.traits.lists[tools]:
+    if role not in converter.traits.lists:
         return
     call = ToolCall("call12345", "alpha", '{"key": "v"}')
     messages = [Message(each, (Text(each),)) for each in ("user", "assistant", "user")]

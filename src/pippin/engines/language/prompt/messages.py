@@ -3,23 +3,13 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, Literal
 
 from msgspec import Struct
 
-from pippin.core.conversation import (
-    MediaPart,
-    Message,
-    Part,
-    Reasoning,
-    Text,
-    Tool,
-    ToolCall,
-    ToolResult,
-    seamed,
-)
+from pippin.core.conversation import MediaPart, Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 from pippin.engines.language.template.traits import Messages, Traits, thinking_parts
 from pippin.engines.language.text.tokenizer import Literals, broken
 from pippin.engines.language.vision.media import MediaStyle, listed
@@ -70,9 +60,8 @@ class Converter(Struct, frozen=True):
         """The messages for the template. Raises `ServerError` naming a part that this model can't take."""
         converted: Messages = []
         ids = CallIds(messages, self.history.call_ids)
-        lists = self.traits.lists[bool(tools) and self.traits.tools]
         for message in messages:
-            converted += self._message(message, ids, lists)
+            converted += self._message(message, ids)
         if tools and not self.traits.tools:
             converted = self._with_offer(converted, tools)
         elif tools and self.traits.tools_in_system and converted[0]["role"] != "system":
@@ -110,9 +99,9 @@ class Converter(Struct, frozen=True):
             return [{**entries[0], "content": _joined(entries[0]["content"], offer)}, *entries[1:]]
         return [{"role": "system", "content": offer}, *entries]
 
-    def _message(self, message: Message, ids: CallIds, lists: Container[str]) -> Messages:
+    def _message(self, message: Message, ids: CallIds) -> Messages:
         results = [part for part in message.parts if isinstance(part, ToolResult)]
-        entries = [self._result(part, message, ids, as_list="tool" in lists) for part in results]
+        entries = [self._result(part, message, ids) for part in results]
         media = tuple(part for result in results for part in result.parts if not isinstance(part, Text))
         if media and self.media is not None:
             # A message of the user's: templates take them nowhere else.
@@ -120,14 +109,14 @@ class Converter(Struct, frozen=True):
         if message.role == "tool" or (results and len(results) == len(message.parts)):
             return entries
         role = "system" if message.role == "developer" and not self.traits.developer else message.role
-        entry: dict[str, Any] = {"role": role, "content": self._content(message, as_list=role in lists)}
+        entry: dict[str, Any] = {"role": role, "content": self._content(message, role)}
         if message.name is not None:
             entry["name"] = self.literals.shield(message.name)
         if message.role == "assistant":
             return [*entries, *self._assistant(entry, message, ids)]
         return [*entries, entry]
 
-    def _content(self, message: Message, *, as_list: bool) -> Any:
+    def _content(self, message: Message, role: str) -> Any:
         def shield(text: str) -> str:
             if message.role == "user":
                 return self.said(text)
@@ -138,7 +127,14 @@ class Converter(Struct, frozen=True):
 
         if self.media is not None and any(isinstance(part, MediaPart) for part in message.parts):
             return self.media.content(message.parts, shield)
-        return _texts(message.parts, shield, as_list=as_list)
+        return self._texts(message.parts, role, shield)
+
+    def _texts(self, parts: Sequence[Part], role: str, shield: Callable[[str], str]) -> Any:
+        """The texts of parts, through `shield`: in a list, as the client gave them, or as lines of one text."""
+        said = [part for part in parts if not isinstance(part, MediaPart)]
+        entries = listed(said, shield) if role in self.traits.lists else []
+        text = "\n".join(part.text for part in said if isinstance(part, Text))
+        return entries if len(entries) > 1 else shield(text)
 
     def said(self, text: str) -> str:
         """A text of the user's as the template is given it."""
@@ -196,16 +192,18 @@ class Converter(Struct, frozen=True):
     def _write(self) -> Write:
         return self.history.write or write_json_tags
 
-    def _result(self, result: ToolResult, message: Message, ids: CallIds, *, as_list: bool) -> dict[str, Any]:
-        texts: tuple[Part, ...] = tuple(part for part in result.parts if isinstance(part, Text))
+    def _result(self, result: ToolResult, message: Message, ids: CallIds) -> dict[str, Any]:
+        content = self._texts(result.parts, "tool" if self.traits.tool_results else "", self.literals.shield)
         if result.is_error:
-            texts = seamed((Text("Error:"),), texts or (Text(""),), " ")
+            content = _joined("Error:", content, " ")
         if not self.traits.tool_results:
-            text = self._unmarked(_texts(texts, self.literals.shield, as_list=False))
-            return {"role": "user", "content": f"<tool_response>\n{text}\n</tool_response>"}
+            return {
+                "role": "user",
+                "content": f"<tool_response>\n{self._unmarked(content)}\n</tool_response>",
+            }
         entry = {
             "role": "tool",
-            "content": _texts(texts, self.literals.shield, as_list=as_list),
+            "content": content,
             "tool_call_id": self.literals.shield(ids.written(result.call_id)),
         }
         name = result.name or message.name
@@ -248,13 +246,6 @@ def _joined(first: Any, second: Any, seam: str = "\n\n") -> Any:
 
 def _as_part(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
-
-
-def _texts(parts: Sequence[Part], shield: Callable[[str], str], *, as_list: bool) -> Any:
-    """The texts of a message, through `shield`: in a list, as clients gave them, or in one text, a line for each."""
-    entries = listed(parts, shield) if as_list else []
-    said = "\n".join(part.text for part in parts if isinstance(part, Text))
-    return entries if len(entries) > 1 else shield(said)
 
 
 def without_thought(text: str) -> str:

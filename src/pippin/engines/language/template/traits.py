@@ -1,8 +1,8 @@
 """Which parts of a conversation a chat template can write, found by rendering samples when the model is opened."""
 
 import re
-from collections.abc import Iterator
-from itertools import takewhile
+from collections.abc import Iterable, Iterator
+from itertools import product, takewhile
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -20,8 +20,7 @@ class Traits(Struct, frozen=True, kw_only=True):
     """What a template takes, and in which form."""
 
     content: Literal["text", "parts"] = "text"  # a message's content: a string, or a list of parts
-    # The roles whose contents may be lists of several texts, without tools on offer and with them.
-    lists: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    lists: frozenset[str] = frozenset()  # the roles whose contents may be lists of several texts
     system: bool = True  # a system message at the start
     several_system: bool = True  # more than one system message at the start
     developer: bool = False  # the role `developer`
@@ -100,10 +99,7 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     conversations = ([*opened, user, assistant, other], [*opened, user, called, result], [developer, user])
     return Traits(
         content="parts" if trial.in_parts else "text",
-        lists=(
-            _lists(trial, conversations),
-            _lists(trial, conversations, tools=[offer]) if tools else frozenset(),
-        ),
+        lists=_lists(trial, product(conversations, [{}, {"tools": [offer]}][: 1 + tools])),
         system=takes_system,
         several_system=takes_system and says([system, second, user], "QXS", "QXT", "QXA"),
         developer="developer" in template.source and says([developer, user], "QXV"),
@@ -127,14 +123,13 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     )
 
 
-def _lists(trial: _Trial, conversations: tuple[Messages, ...], **variables: Any) -> frozenset[str]:
+def _lists(trial: _Trial, samples: Iterable[tuple[Messages, dict[str, Any]]]) -> frozenset[str]:
     """The roles whose contents the template writes text by text where they are lists. Some templates write such a list
     as it is, with the types of its parts."""
     written: dict[bool, set[str]] = {False: set(), True: set()}
-    for turns in conversations:
-        if trial.render(turns, variables) is None:
-            continue
-        for role in {each["role"] for each in turns if each["content"]}:
+    for turns, variables in samples:
+        refused = trial.render(turns, variables) is None
+        for role in {each["role"] for each in turns if each["content"] and not refused}:
             said = [each for each in turns if each["role"] == role and each["content"]]
             given = [{**each, "content": TWO_TEXTS} if each in said else each for each in turns]
             found = re.findall("QXE(.*?)QXF", trial.render(given, variables) or "", re.DOTALL)

@@ -263,14 +263,14 @@ def listed(parts: Sequence[Part], shield: Callable[[str], str]) -> list[dict[str
 
     Texts that stand apart, or before and behind a call or a thought, are one text of several lines.
     """
-    kept: tuple[Part, ...] = ()
+    kept: list[Part] = []
     apart = False
     for part in parts:
-        if isinstance(part, Text):
-            kept = seamed(kept, (part,), "\n") if apart or part.apart else (*kept, part)
-            apart = part.apart
-        elif isinstance(part, MediaPart):
-            kept, apart = (*kept, part), False
+        if isinstance(part, Text | MediaPart):
+            given = part if isinstance(part, Text) else Text("")
+            last = len(kept) - (apart or given.apart)
+            kept[last:] = seamed(tuple(kept[last:]), (part,), "\n")
+            apart = given.apart
         else:
             apart = True
     texts = iter(_shielded([part.text for part in kept if isinstance(part, Text)], shield))
@@ -284,18 +284,10 @@ def _shielded(texts: list[str], shield: Callable[[str], str]) -> list[str]:
     """Texts through `shield`, for a template that may write them without anything between them, and without the white
     space around each: a marker whose pieces stand in several texts is broken too."""
     shielded = list(map(shield, texts))
-    for whole, pieces in (
-        ("".join(texts), shielded),
-        ("".join(map(str.strip, texts)), map(str.strip, shielded)),
-    ):
-        if len(texts) > 1 and _breaks(shield(whole)) - _breaks("".join(pieces)):
+    for cut in (str, str.strip):
+        if shield("".join(map(cut, texts))) != "".join(map(cut, shielded)):
             return [shielded[0], *(re.sub(r"(?=\S)", BREAK, text, count=1) for text in shielded[1:])]
     return shielded
-
-
-def _breaks(shielded: str) -> set[int]:
-    """The places of the noncharacters in a text, counted without them."""
-    return {found.start() - before for before, found in enumerate(re.finditer(BREAK, shielded))}
 
 
 class MediaStyle(Struct, frozen=True):
