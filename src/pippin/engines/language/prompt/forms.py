@@ -169,7 +169,7 @@ def system_in_turn(messages: Conversation) -> Conversation:
     said = _said(messages[:first])
     if not said or first == len(messages) or messages[first].role != "user":
         return messages
-    opened = replace(messages[first], parts=seamed(said, messages[first].parts, "\n"))
+    opened = replace(messages[first], parts=seamed(said, messages[first].parts, PARAGRAPH))
     return (opened, *messages[first + 1 :])
 
 
@@ -453,8 +453,8 @@ def _opening(messages: Conversation) -> int:
 
 
 def _said(messages: Conversation) -> tuple[Part, ...]:
-    """The parts of all messages, each of which begins a line."""
-    return reduce(partial(seamed, seam="\n"), (message.parts for message in messages), ())
+    """The parts of all messages, each of which begins a paragraph."""
+    return reduce(partial(seamed, seam=PARAGRAPH), (message.parts for message in messages), ())
 
 
 def _marked(parts: tuple[Part, ...]) -> tuple[Part, ...]:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from functools import reduce
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -66,7 +65,6 @@ class Converter(Struct, frozen=True):
             converted = self._with_offer(converted, tools)
         elif tools and self.traits.tools_in_system and converted[0]["role"] != "system":
             converted.insert(0, {"role": "system", "content": ""})
-        converted = self._place_system(converted)
         if not self.traits.repeated_roles:
             converted = _merge_repeated(converted)
         if self.traits.content == "parts":
@@ -90,14 +88,19 @@ class Converter(Struct, frozen=True):
         return shielded
 
     def _with_offer(self, entries: Messages, tools: tuple[Tool, ...]) -> Messages:
-        """The conversation with a system message that offers the tools and shows how a call is written, for a template
-        that does not write tools."""
+        """The conversation with a text that offers the tools and shows how a call is written, for a template that does
+        not write tools: the system's, or where the template has none, the user's."""
         lines = "\n".join(json.dumps(entry["function"], ensure_ascii=False) for entry in self.offer(tools))
         example = self._write("function_name", {"argument": "value"})
         offer = self._unmarked(OFFER.format(tools=lines, example=example), marks=False)
-        if entries and entries[0]["role"] in ("system", "developer"):
-            return [{**entries[0], "content": _joined(entries[0]["content"], offer)}, *entries[1:]]
-        return [{"role": "system", "content": offer}, *entries]
+        role = "system" if self.traits.system else "user"
+        users = [] if self.traits.system else [n for n, each in enumerate(entries) if each["role"] == "user"]
+        place = min(users, default=0)
+        if not entries or entries[place]["role"] not in (role, "developer"):
+            return [{"role": role, "content": offer}, *entries]
+        said = entries[place]["content"]
+        content = _joined(said, offer) if self.traits.system else _joined(offer, said)
+        return [*entries[:place], {**entries[place], "content": content}, *entries[place + 1 :]]
 
     def _message(self, message: Message, ids: CallIds) -> Messages:
         results = [part for part in message.parts if isinstance(part, ToolResult)]
@@ -208,28 +211,6 @@ class Converter(Struct, frozen=True):
         }
         name = result.name or message.name
         return {**entry, "name": self.literals.shield(name)} if name else entry
-
-    def _place_system(self, entries: Messages) -> Messages:
-        """The conversation with system messages where the template takes them.
-
-        System messages at the start become one message, or the head of the first user turn if the template has no
-        better place. Later ones stay in place.
-        """
-        leading = next((n for n, entry in enumerate(entries) if entry["role"] != "system"), len(entries))
-        opening, rest = entries[:leading], entries[leading:]
-        if self.traits.system and (leading <= 1 or self.traits.several_system):
-            return [*opening, *rest]
-        said = [entry["content"] for entry in opening if entry["content"]]
-        if not said:
-            return rest
-        content = reduce(_joined, said)
-        if self.traits.system:
-            return [{"role": "system", "content": content}, *rest]
-        first = next((n for n, entry in enumerate(rest) if entry["role"] == "user"), None)
-        if first is None:
-            return [{"role": "user", "content": content}, *rest]
-        opened = {**rest[first], "content": _joined(content, rest[first]["content"])}
-        return [*rest[:first], opened, *rest[first + 1 :]]
 
 
 def _joined(first: Any, second: Any, seam: str = "\n\n") -> Any:

@@ -22,7 +22,6 @@ class Traits(Struct, frozen=True, kw_only=True):
     content: Literal["text", "parts"] = "text"  # a message's content: a string, or a list of parts
     lists: frozenset[str] = frozenset()  # the roles whose contents may be lists of several texts
     system: bool = True  # a system message at the start
-    several_system: bool = True  # more than one system message at the start
     developer: bool = False  # the role `developer`
     repeated_roles: bool = True  # two messages of the user in a row
     tools: bool = False  # the tools on offer
@@ -83,7 +82,7 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     if not says([user, assistant, other], "QXC"):
         trial.thoughts = dict.fromkeys(fields, "")
         trial.thoughts = trial.thoughts if says([user, assistant, other], "QXC") else {}
-    system, second = {"role": "system", "content": text("QXS")}, {"role": "system", "content": text("QXT")}
+    system = {"role": "system", "content": text("QXS")}
     takes_system = says([system, user], "QXS", "QXA")
     call_id = "functions.qxtool:0" if history.call_ids == "function" else "call12345"
     arguments, empty, calls = _call_style(trial, call_id)
@@ -101,7 +100,6 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         content="parts" if trial.in_parts else "text",
         lists=_lists(trial, product(conversations, [{}, {"tools": [offer]}][: 1 + tools])),
         system=takes_system,
-        several_system=takes_system and says([system, second, user], "QXS", "QXT", "QXA"),
         developer="developer" in template.source and says([developer, user], "QXV"),
         repeated_roles=says([user, other], "QXA", "QXB"),
         tools=tools,
