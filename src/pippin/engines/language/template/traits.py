@@ -44,7 +44,7 @@ class Traits(Struct, frozen=True, kw_only=True):
     quoted_switches: re.Pattern[str] | None = None
 
 
-class _Trial:
+class Trial:
     """Renders samples in the form that the template was found to take."""
 
     def __init__(self, template: ChatTemplate) -> None:
@@ -71,7 +71,7 @@ class _Trial:
 
 def probe(template: ChatTemplate, history: History) -> Traits:
     """Render samples whose texts are unlikely words (QXA and on), and look for those in the result."""
-    trial = _Trial(template)
+    trial = Trial(template)
     text, says = trial.text, trial.says
     user, other, assistant = _user(text("QXA")), _user(text("QXB")), _assistant(text("QXC"))
     fields = tuple(
@@ -121,7 +121,7 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     )
 
 
-def _lists(trial: _Trial, samples: Iterable[tuple[Messages, dict[str, Any]]]) -> frozenset[str]:
+def _lists(trial: Trial, samples: Iterable[tuple[Messages, dict[str, Any]]]) -> frozenset[str]:
     """The roles whose contents the template writes text by text where they are lists. Some templates write such a list
     as it is, with the types of its parts."""
     written: dict[bool, set[str]] = {False: set(), True: set()}
@@ -136,7 +136,7 @@ def _lists(trial: _Trial, samples: Iterable[tuple[Messages, dict[str, Any]]]) ->
 
 
 def _rewritten(
-    trial: _Trial, turns: Messages, fields: tuple[str, ...], offer: dict[str, Any]
+    trial: Trial, turns: Messages, fields: tuple[str, ...], offer: dict[str, Any]
 ) -> Iterator[Rewritten]:
     """What a template changes of turns once the user has spoken again."""
     user, assistant, other = turns
@@ -200,7 +200,7 @@ def _calling(content: Any, style: Literal["object", "json"], id: str) -> dict[st
     return {"role": "assistant", "content": content, "tool_calls": [call]}
 
 
-def _call_style(trial: _Trial, call_id: str) -> tuple[Literal["object", "json"], str | None, bool]:
+def _call_style(trial: Trial, call_id: str) -> tuple[Literal["object", "json"], str | None, bool]:
     """The form of arguments and of empty content with which calls are written correctly, and whether they are at
     all."""
     styles: tuple[Literal["object", "json"], ...] = ("object", "json")
