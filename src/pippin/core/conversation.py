@@ -32,8 +32,15 @@ class Missing(Struct, frozen=True, tag=True):
 MediaSource = Url | Inline | Missing
 
 
-class Text(Struct, frozen=True, tag=True):
+class Text(Struct, frozen=True, tag=True, omit_defaults=True):
+    """What somebody says, or a line of this server's about it.
+
+    Texts of a message follow each other as the chat template writes them, often without anything between them; one that
+    is `apart` begins and ends a line.
+    """
+
     text: str
+    apart: bool = False
 
 
 class Image(Struct, frozen=True, tag=True, omit_defaults=True):
@@ -111,6 +118,15 @@ class Message(Struct, frozen=True, omit_defaults=True):
     parts: tuple[Part, ...] = ()
     name: str | None = None
     pin: bool = False
+
+
+def seamed(first: tuple[Part, ...], second: tuple[Part, ...], seam: str) -> tuple[Part, ...]:
+    """Parts in a row; texts that meet become one, with `seam` between them."""
+    match first, second:
+        case (*before, Text(end) as ends), (Text(begin) as begins, *after):
+            return (*before, Text(f"{end}{seam}{begin}", apart=ends.apart or begins.apart), *after)
+        case _:
+            return (*first, *second)
 
 
 class Tool(Struct, frozen=True, omit_defaults=True):

@@ -341,7 +341,7 @@ def test_messages_of_every_role_and_shape() -> None:
     assert request.messages[3].parts == (
         Reasoning("hm"),
         Text("t"),
-        Text("no"),
+        Text("no", apart=True),
         ToolCall("c1", "look", '{"a":1}'),
         ToolCall("c2", "look", '{"a":2}'),
     )

@@ -441,7 +441,7 @@ def test_images_and_files_of_text() -> None:
         }
     )
     image = Image(Url("https://example.org/a.png"), "low", field="input[0].content[0]")
-    assert message.parts == (image, Text("a.py:\nprint(1)"))
+    assert message.parts == (image, Text("a.py:\nprint(1)", apart=True))
 
 
 def test_media_options_reach_the_images() -> None:

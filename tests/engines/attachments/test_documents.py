@@ -34,7 +34,10 @@ def refusal(data: bytes) -> str:
 
 def test_pages_are_text_in_their_order() -> None:
     assert parts(pdf("First page", "Second page"), "a.pdf") == (
-        Text("[Document: a.pdf, application/pdf, 2 pages]\n[Page 1]\nFirst page\n[Page 2]\nSecond page"),
+        Text(
+            "[Document: a.pdf, application/pdf, 2 pages]\n[Page 1]\nFirst page\n[Page 2]\nSecond page",
+            apart=True,
+        ),
     )
 
 
@@ -48,7 +51,7 @@ def test_a_model_that_sees_gets_each_page_as_a_picture_behind_its_text() -> None
     first, drawn, second, again = parts(pdf("One", "Two"), sees=True)
     assert isinstance(first, Text)
     assert first.text.endswith("One")
-    assert second == Text("[Page 2]\nTwo")
+    assert second == Text("[Page 2]\nTwo", apart=True)
     assert isinstance(drawn, Image)
     assert isinstance(again, Image)
     assert again.field == "file.pages[1]"

@@ -32,7 +32,7 @@ def png(width: int, height: int) -> bytes:
 
 
 PICTURE = Image(Inline(png(640, 480), "image/png"))
-LINE = Text("[Picture left out: image/png: this model reads text only.]")
+LINE = Text("[Picture left out: image/png: this model reads text only.]", apart=True)
 
 
 def user(*parts: Any) -> Message:
@@ -143,7 +143,7 @@ def test_operators_may_refuse_all_or_describe_all() -> None:
     ],
 )
 def test_the_line_says_what_is_known(part: Any, line: str) -> None:
-    assert said(read(user(part), ANSWER, user("Q"))) == [Text(line), Text("A"), Text("Q")]
+    assert said(read(user(part), ANSWER, user("Q"))) == [Text(line, apart=True), Text("A"), Text("Q")]
 
 
 def test_media_that_the_model_takes_stay_and_others_go() -> None:
@@ -151,7 +151,7 @@ def test_media_that_the_model_takes_stay_and_others_go() -> None:
     kept, line, *_ = said(found)
     assert kept.source == PICTURE.source
     assert kept.field == "messages[0].content[0]"
-    assert line == Text("[Video left out: this model takes no video.]")
+    assert line == Text("[Video left out: this model takes no video.]", apart=True)
 
 
 def test_a_document_is_text_to_all_and_pictures_to_those_that_see() -> None:
@@ -173,7 +173,7 @@ def test_what_is_refused_later_is_left_out_where_it_may_be() -> None:
 
     damaged = conversation()
     assert refused(damaged, "invalid_request", "messages[2].content[0]")
-    assert said(damaged)[2] == Text("[Picture left out: image/png: it is odd.]")
+    assert said(damaged)[2] == Text("[Picture left out: image/png: it is odd.]", apart=True)
     assert [type(part) for part in said(damaged)].count(Image) == 2
 
     crowded = conversation()

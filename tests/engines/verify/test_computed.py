@@ -115,7 +115,7 @@ def said(*parts: CompletedPart, reason: str = "stop") -> Completion:
 def test_a_call_is_read_and_held_to_its_schema() -> None:
     weather = tools.prompts()[0]
     call = CompletedPart(kind="tool_call", name="get_weather", text='{"city": "Oslo", "days": 1}')
-    assert tools.look(weather, said(call), ()) == ["tried", "parsed", "valid", "right", "finished", "closed"]
+    assert tools.look(weather, said(call), ()) == ["tried", "parsed", "valid", "right", "finished"]
     for arguments in (
         '{"days": 1}',
         '{"city": 3}',
@@ -132,9 +132,12 @@ def test_a_call_is_read_and_held_to_its_schema() -> None:
 def test_a_call_that_became_text_and_a_thought_without_end_are_counted() -> None:
     weather = tools.prompts()[0]
     broken = said(CompletedPart(kind="text", text="<tool_call>{broken"), reason="length")
-    assert tools.look(weather, broken, ("<tool_call>",)) == ["tried", "closed"]
-    thought = said(CompletedPart(kind="reasoning", text="Hm"), reason="length")
-    assert tools.look(weather, thought, ("<tool_call>",)) == []
+    assert tools.look(weather, broken, ("<tool_call>",)) == ["tried"]
+    thought = CompletedPart(kind="reasoning", text="Hm")
+    assert tools.look(weather, said(thought, reason="length"), ("<tool_call>",)) == ["open"]
+    assert tools.look(weather, said(thought), ()) == ["finished", "open"]
+    assert tools.look(weather, said(CompletedPart(kind="text", text="<think>Hm")), ()) == ["finished", "open"]
+    assert tools.look(weather, said(CompletedPart(kind="text", text="<think></think>A")), ()) == ["finished"]
 
 
 def counts(**looks: int) -> tools.Counts:
@@ -142,11 +145,11 @@ def counts(**looks: int) -> tools.Counts:
 
 
 def test_calls_are_judged_by_themselves_and_by_the_other_model() -> None:
-    good = counts(tried=37, parsed=37, valid=36, right=36, finished=40, closed=40)
+    good = counts(tried=37, parsed=37, valid=36, right=36, finished=40)
     assert list(tools.check(good, None)) == []
-    poor = counts(tried=30, parsed=10, valid=9, right=9, finished=20, closed=40)
+    poor = counts(tried=30, parsed=10, valid=9, right=9, finished=20, open=5)
     found = list(tools.check(poor, good))
-    assert {each.code for each in found} == {"calls", "unfinished", "calls-lost"}
+    assert {each.code for each in found} == {"calls", "unfinished", "thoughts-open", "calls-lost"}
     assert [each.code for each in tools.check(counts(finished=40), None)] == ["no-calls"]
 
 

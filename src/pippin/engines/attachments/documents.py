@@ -121,11 +121,11 @@ def _shown(document: Document, found: Reading, where: str) -> Parts:
         lines += [f"[Page {number}]", page.text or ""]
         if page.picture is not None:
             parts += [
-                Text("\n".join(lines)),
+                Text("\n".join(lines), apart=True),
                 Image(Inline(page.picture, "image/png"), field=f"{where}.pages[{number - 1}]"),
             ]
             lines = []
     if (last := len(found.pages)) < found.count:
         why = found.why or "the document is too long"
         lines.append(f"[Pages {last + 1} to {found.count} left out: {why}.]")
-    return (*parts, Text("\n".join(lines))) if lines else tuple(parts)
+    return (*parts, Text("\n".join(lines), apart=True)) if lines else tuple(parts)

@@ -111,7 +111,7 @@ class Readable:
         _, word = KINDS[type(part)]
         self._left[word] += 1
         facts = _facts(part)
-        return (Text(f"[{word.capitalize()} left out{facts and ': '}{facts}: {reason}.]"),)
+        return (Text(f"[{word.capitalize()} left out{facts and ': '}{facts}: {reason}.]", apart=True),)
 
     def leave_out_for(self, report: ErrorReport) -> bool:
         """Leave out what has led to a refusal; False if nothing that may be left out has."""

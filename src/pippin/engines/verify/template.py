@@ -13,8 +13,8 @@ from pippin.core.verification import Finding
 from pippin.engines.language.prompt.forms import Conversation, Forms
 from pippin.engines.language.prompt.messages import Converter
 from pippin.engines.language.prompt.rendering import TemplateWriter
-from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
-from pippin.engines.language.template.traits import probe
+from pippin.engines.language.template.template import ChatTemplate
+from pippin.engines.language.template.traits import Trial, probe
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.verify.findings import data, finding
 from pippin.output import formats
@@ -104,7 +104,9 @@ def _conversations(found: dict[str, str]) -> Iterator[Finding]:
 
 def _roles(written: Written) -> Iterator[Finding]:
     traits = written.converter.traits
-    if not traits.system and _drops_system(written):
+    trial = Trial(written.template)
+    said = [{"role": role, "content": trial.text(f"QX{role}")} for role in ("system", "user")]
+    if not traits.system and trial.says(said, "QXuser"):
         yield finding("system-dropped")
     if not traits.tools and re.search(r"\bin tools\b|\btools ?\|", written.template.source):
         yield finding("tools-lost")
@@ -114,15 +116,6 @@ def _roles(written: Written) -> Iterator[Finding]:
         yield finding("tool-role-lost")
     if traits.tools and written.tools is None:
         yield finding("tool-format")
-
-
-def _drops_system(written: Written) -> bool:
-    content: Any = "QXS" if written.converter.traits.content == "text" else [{"type": "text", "text": "QXS"}]
-    messages = [{"role": "system", "content": content}, {"role": "user", "content": content}]
-    try:
-        return written.template.render(messages, {"add_generation_prompt": True}).count("QXS") == 1
-    except TemplateRefusal:
-        return False
 
 
 def _answers(written: Written) -> Iterator[Finding]:

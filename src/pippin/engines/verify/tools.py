@@ -15,6 +15,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.verification import Finding
 from pippin.engines.verify.asking import Progress, Served, ignored
 from pippin.engines.verify.findings import data, finding
+from pippin.engines.verify.template import THINKS
 from pippin.output import formats
 
 ANSWER_TOKENS: Final = {False: 128, True: 1536}
@@ -49,7 +50,7 @@ class Counts(Struct, frozen=True):
             "calls that keep the schema": _share(looks["valid"], tried),
             "the right tool": _share(looks["right"], self.wanted),
             "answers that are finished": _share(looks["finished"], self.asked),
-            "thoughts that are closed": _share(looks["closed"], self.asked),
+            "thoughts that are closed": _share(self.asked - looks["open"], self.asked),
         }
 
 
@@ -102,19 +103,22 @@ def check(counts: Counts, other: Counts | None) -> Iterator[Finding]:
     unfinished = counts.asked - looks["finished"]
     if unfinished > (1 - FEW) * counts.asked:
         yield finding("unfinished", count=unfinished, all=counts.asked, most=counts.most)
+    if looks["open"] > (1 - FEW) * counts.asked:
+        yield finding("thoughts-open", count=looks["open"], all=counts.asked)
     if other is not None and looks["right"] + MANY_LOST < other.looks["right"]:
         yield finding("calls-lost", count=looks["right"], other=other.looks["right"])
 
 
 def look(prompt: Prompt, answer: Completion, openers: tuple[str, ...]) -> list[str]:
     """What an answer is: `tried` to call; all calls `parsed`, `valid` by their schemas, and `right`; `finished`; and
-    `closed`, which a thought without an end is not."""
+    `open`, if it ends in a thought, or in text whose last mark begins one."""
     choice = answer.choices[0]
     calls = [part for part in choice.parts if part.kind == "tool_call"]
     schemas = {tool.name: {**(tool.parameters or {}), "additionalProperties": False} for tool in prompt.tools}
     said = [(part.name or "", object_of(part.text)) for part in calls]
     parsed = bool(said) and all(arguments is not None for _, arguments in said)
     valid = parsed and all(name in schemas and is_valid(schemas[name], arguments) for name, arguments in said)
+    marks = THINKS.findall(choice.text("text")) or ["/"]
     finished = choice.finished is not None and choice.finished.reason != "length"
     found = {
         "tried": bool(calls) or any(opener in choice.text("text") for opener in openers),
@@ -122,7 +126,7 @@ def look(prompt: Prompt, answer: Completion, openers: tuple[str, ...]) -> list[s
         "valid": valid,
         "right": valid and prompt.calls in dict(said),
         "finished": finished,
-        "closed": finished or not choice.parts or choice.parts[-1].kind != "reasoning",
+        "open": any(part.kind == "reasoning" for part in choice.parts[-1:]) or "/" not in marks[-1],
     }
     return [name for name, holds in found.items() if holds]
 

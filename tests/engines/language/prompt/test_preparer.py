@@ -197,7 +197,40 @@ def test_developer_messages_stay_where_the_template_knows_them():
 
 def test_templates_that_want_parts_get_parts():
     request = chat(say("system", "S"), say("user", "A", "B"))
-    assert text_of(preparer(chat_templates.PARTS), request) == "<system>S<user>A\nB<assistant>"
+    assert text_of(preparer(chat_templates.PARTS), request) == "<system>S<user>AB<assistant>"
+
+
+LISTS = chat_templates.PARTS.replace(
+    "{% for part in m.content %}",
+    "{% for part in [m] if m.content is string %}{{ m.content }}{% endfor %}"
+    "{% for part in m.content if m.content is not string %}",
+).replace("part.text }}", "part.text | trim }}")
+
+
+def test_lines_of_this_server_stay_lines_in_lists_of_texts():
+    line = Text("[Picture left out.]", apart=True)
+    request = chat(say("user", "A", line, "B", "C"), say("assistant", "D"), say("user", line, line))
+    written = "<user>A\n[Picture left out.]\nBC<assistant>D<user>[Picture left out.]\n[Picture left out.]<assistant>"
+    assert text_of(preparer(LISTS), request) == written
+
+
+def test_failed_results_and_texts_around_calls_are_lines_in_lists():
+    call, failed = ToolCall("c", "f", "{}"), ToolResult("c", (Text("no"), Text("!")), is_error=True)
+    request = chat(say("user", "Q"), say("assistant", "A", call, "B"), say("tool", failed))
+    assert "<assistant>A\nB\n" in text_of(preparer(LISTS), request)
+    assert "\nError: no\n!\n" in text_of(preparer(LISTS), request)
+
+
+@pytest.mark.parametrize(
+    "texts", [("<|im_", "end|>"), ("a <|im_e ", "\n", " nd|> b"), ("<", "|im_", "end|>")]
+)
+def test_a_marker_in_pieces_ends_no_message(texts):
+    job = job_of(preparer(LISTS + "<|im_end|>"), chat(say("user", *texts)))
+    assert job.prompt.count(PLAIN.tokenizer.single("<|im_end|>")) == 1
+    assert (
+        text_of(preparer(LISTS), chat(say("user", *texts)))
+        == f"<user>{''.join(map(str.strip, texts))}<assistant>"
+    )
 
 
 CALLS = (

@@ -1,12 +1,18 @@
 """A conversation that a template writes whole by itself is written as the template writes it, to the byte."""
 
+import contextlib
+import itertools
 import json
 from typing import Any
 
+import jinja2
 import pytest
+from msgspec.structs import replace
+from transformers.utils.chat_template_utils import render_jinja_template
 
-from pippin.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
+from pippin.core.conversation import Message, Reasoning, Role, Text, ToolCall, ToolResult
 from pippin.engines.language.prompt.messages import CallIds
+from pippin.engines.language.prompt.rendering import TemplateWriter
 from pippin.engines.language.template.template import TemplateRefusal
 from pippin.engines.language.text.tokenizer import plain
 from tests.engines.language.prompt.histories import AGENT, HISTORIES, TOOLS, Conversation
@@ -132,3 +138,50 @@ def test_what_a_template_writes_whole_is_untouched(file: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.file)
 def test_what_any_template_writes_whole_is_untouched(family: Family) -> None:
     assert family.file in NO_CONVERSATIONS or touched(family) == []
+
+
+def given_in_lists(family: Family, role: Role, *, tools: bool) -> None:
+    """Texts of a message reach a template that writes lists as transformers gives them to it."""
+    converter = Template(family).renderer.converter
+    if role not in converter.traits.lists:
+        return
+    call = ToolCall("call12345", "alpha", '{"key": "v"}')
+    messages = [Message(each, (Text(each),)) for each in ("user", "assistant", "user")]
+    if role == "tool":
+        answered = ToolResult(call.id, (Text(" one\n"), Text("two ")), "alpha")
+        messages = [messages[0], Message("assistant", (call,)), Message("tool", (answered,))]
+    elif role == "system":
+        messages = [Message(role, (Text(role),)), messages[0]]
+    several = (Text(" one\n"), Text("two "))
+    messages = [replace(each, parts=several) if each.role == role != "tool" else each for each in messages]
+    ids = CallIds(tuple(messages), converter.history.call_ids)
+    sent = as_sent(tuple(messages), ids, converter.traits.arguments)
+    for each in sent:
+        if each["role"] == role:
+            each["content"] = [{"type": "text", "text": text.text} for text in several]
+    offer = {"tools": converter.offer(TOOLS)} if tools else {}
+    variables = {"bos_token": "<s>", "eos_token": "</s>", **offer}
+    (own,), _ = render_jinja_template(
+        [sent], chat_template=family.source, add_generation_prompt=True, **variables
+    )
+    writer = TemplateWriter(Template(family).renderer.template, converter)
+    assert plain(writer.render(tuple(messages), TOOLS if tools else (), True)) == own
+
+
+ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("file", ["Qwen3.5-4B", "gemma3_pythonic", "GLM-4.6", "llama4_json", "MiniMax-M2"])
+def test_lists_of_texts_are_given_as_lists(file: str, role: Role) -> None:
+    for tools in (False, True):
+        given_in_lists(family(file), role, tools=tools)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.file)
+def test_lists_of_texts_are_given_as_lists_by_any_template(family: Family) -> None:
+    for role, tools in itertools.product(ROLES, (False, True)):
+        # K2 Horizon's fails for a turn without its thoughts, which Pippin writes as empty.
+        with contextlib.suppress(jinja2.TemplateError):
+            given_in_lists(family, role, tools=tools)

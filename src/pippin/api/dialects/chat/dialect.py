@@ -343,7 +343,7 @@ def _assistant_parts(message: AssistantMessage, said: tuple[Part, ...], at: str)
         parts.append(Reasoning(thought))
     parts += said
     if message.refusal:
-        parts.append(Text(message.refusal))
+        parts.append(Text(message.refusal, apart=True))
     calls = list(message.tool_calls or ())
     if message.function_call is not None:
         calls.append(GivenCall(function=message.function_call))

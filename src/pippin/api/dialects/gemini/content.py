@@ -154,11 +154,11 @@ class ContentsReader:
 
     def system(self, given: str | Content, at: str) -> None:
         content = Content(parts=ContentPart(text=given)) if isinstance(given, str) else given
-        for place, part in _parts_of(content, at):
+        for number, (place, part) in enumerate(_parts_of(content, at)):
             if part.text is None:
                 raise invalid(place, "must be text.")
             if part.text:
-                self._say("system", [Text(part.text)])
+                self._say("system", [Text(part.text)], "" if number else "\n")
 
     def read(self, contents: Contents, at: str = "contents") -> None:
         """Raises `ServerError` naming the part that can't be read."""
@@ -167,14 +167,14 @@ class ContentsReader:
             if content.role == "system":
                 self.system(content, where)
                 continue
-            for path, part in _parts_of(content, where):
+            for number, (path, part) in enumerate(_parts_of(content, where)):
                 if content.role == "model":
                     self._say("assistant", self._of_model(part, path))
                 elif part.function_response is not None:
                     result = self._result(part.function_response, f"{path}.functionResponse")
                     self.messages.append(Message("tool", (result,)))
                 else:
-                    self._say("user", self._plain(part, path))
+                    self._say("user", self._plain(part, path), "" if number else "\n")
 
     def _of_model(self, part: ContentPart, at: str) -> list[Part]:
         if part.thought and part.function_call is None:
@@ -250,8 +250,8 @@ class ContentsReader:
             case _:
                 return [placed(document_of(source, given.display_name or "", field), at)]
 
-    def _say(self, role: Role, parts: Iterable[Part]) -> None:
-        """Append to the turn of this role, or begin it."""
+    def _say(self, role: Role, parts: Iterable[Part], seam: str = "") -> None:
+        """Append to the turn of this role, or begin it. With a `seam`, a text goes on in the one before it."""
         if not (parts := list(parts)):
             return
         if not self.messages or self.messages[-1].role != role:
@@ -259,8 +259,8 @@ class ContentsReader:
         said = list(self.messages[-1].parts)
         for part in parts:
             match said[-1:], part:
-                case [Text(before)], Text(text) if role == "assistant":
-                    said[-1] = Text(before + text)
+                case [Text(before)], Text(text) if seam or role == "assistant":
+                    said[-1] = Text(before + seam + text)
                 case [Reasoning(before)], Reasoning(text):
                     said[-1] = Reasoning(before + text)
                 case _:

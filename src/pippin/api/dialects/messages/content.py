@@ -24,6 +24,7 @@ from pippin.core.conversation import (
     Text,
     ToolCall,
     ToolResult,
+    seamed,
 )
 from pippin.service.summaries import OPENING
 
@@ -257,7 +258,7 @@ class MessagesReader:
         for number, inner in enumerate(_blocks(result.content or [])):
             if inner.get("type") == "tool_reference":
                 found = convert(inner, ToolReference, f"{param}.content[{number}]")
-                parts.append(Text(f"[tool: {found.tool_name}]"))
+                parts.append(Text(f"[tool: {found.tool_name}]", apart=True))
             else:
                 parts += self._plain_parts(inner, f"{param}.content[{number}]")
         name = self._names.get(result.tool_use_id)
@@ -278,7 +279,7 @@ class MessagesReader:
                 found = convert(block, SearchResult, param)
                 _check_citations(found.citations, param)
                 lines = [found.title, found.source, *(text.text for text in found.content)]
-                return [Text("\n".join(lines))]
+                return [Text("\n".join(lines), apart=True)]
             case str(kind) if kind in _SKIPPED:
                 self.skipped.append(kind)
                 return []
@@ -297,15 +298,20 @@ class MessagesReader:
                 given = Inline(source.data.encode(), "text/plain")
                 return [document_of(given, "", f"{param}.source.data", "\n".join(heading))]
             case "content" if source.content is not None:
-                parts: list[Text | Attachment] = [Text("\n".join(heading))] if heading else []
+                parts: list[Text | Attachment] = [Text("\n".join(heading), apart=True)] if heading else []
                 for number, block in enumerate(_blocks(source.content)):
-                    parts += self._plain_parts(block, f"{param}.source.content[{number}]")
+                    inner = self._plain_parts(block, f"{param}.source.content[{number}]")
+                    parts += (
+                        Text(part.text, apart=True) if isinstance(part, Text) else part for part in inner
+                    )
                 return parts
             case "text" | "content":
                 raise invalid(f"{param}.source", "must hold the document's text.")
         data = _source_of(source, f"{param}.source")
         found = document_of(data, document.title or "", f"{param}.source.data", "\n".join(heading))
-        context = [Text(document.context)] if document.context and isinstance(found, Document) else []
+        context = (
+            [Text(document.context, apart=True)] if document.context and isinstance(found, Document) else []
+        )
         return [*context, found]
 
     def _pinned(self, blocks: list[Block]) -> bool:
@@ -317,7 +323,7 @@ class MessagesReader:
         """Append a turn. Consecutive turns of one role are merged, as Anthropic does."""
         last = self.messages[-1] if self.messages else None
         if last is not None and last.role == role and role in ("user", "assistant"):
-            self.messages[-1] = Message(role, (*last.parts, *parts), pin=pin or last.pin)
+            self.messages[-1] = Message(role, seamed(last.parts, tuple(parts), "\n"), pin=pin or last.pin)
         else:
             self.messages.append(Message(role, tuple(parts), pin=pin))
 

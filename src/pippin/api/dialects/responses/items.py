@@ -29,7 +29,7 @@ def parts_of(content: str | list[dict[str, Any]], param: str) -> tuple[tuple[Par
 def _part_of(part: dict[str, Any], param: str) -> Part:
     match part.get("type"):
         case "input_json":  # of decisions
-            return Text(_json(part.get("data")))
+            return Text(_json(part.get("data")), apart=True)
         case "summary_text" | "reasoning_text":
             part = part | {"type": "text"}
         case "computer_screenshot":
@@ -266,7 +266,8 @@ class ItemsReader:
             )
         output = item.output if item.output is not None else item.status or ""
         if kind == "shell_call_output" and isinstance(output, list):
-            parts: tuple[Text | Attachment, ...] = tuple(Text(_shell_output(chunk)) for chunk in output)
+            shown = (Text(_shell_output(chunk), apart=True) for chunk in output)
+            parts: tuple[Text | Attachment, ...] = tuple(shown)
         else:
             read, _ = parts_of(output, f"{param}.output")
             parts = tuple(part for part in read if isinstance(part, Text | Attachment))

@@ -120,7 +120,7 @@ def document_of(source: MediaSource, name: str, param: str, heading: str = "") -
                     param, "only PDF and UTF-8 text can be read; send the text of other files."
                 )
                 return Document(Missing(refusal.report), name)
-            return Text(f"{heading}\n{text}" if heading else text)
+            return Text(f"{heading}\n{text}" if heading else text, apart=True)
         case _:
             return Document(source, name)
 
@@ -263,8 +263,10 @@ Content = str | tuple[ContentPart, ...] | None
 
 def part_of(part: ContentPart, at: str) -> Part:
     match part:
-        case TextPart(text=text) | RefusalPart(refusal=text):
+        case TextPart(text=text):
             return Text(text)
+        case RefusalPart(refusal=text):
+            return Text(text, apart=True)
         case ThinkingPart(thinking=thought, signature=signature):
             text = thought if isinstance(thought, str) else "".join(part.text for part in thought)
             return Reasoning(text, signature)

@@ -19,13 +19,13 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from pippin.core.conversation import Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
+from pippin.core.conversation import Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult, seamed
 from pippin.core.errors import ServerError
 from pippin.engines.language.prompt.messages import parsed_arguments, without_thought
 from pippin.engines.language.template.template import TemplateTooCostly
@@ -37,6 +37,8 @@ Render = Callable[[Conversation, tuple[Tool, ...], bool], str]
 `ServerError` where the template refuses it."""
 
 SYSTEM: Final = ("system", "developer")
+PARAGRAPH: Final = "\n\n"
+"""Between texts of different authors in one turn."""
 MOST_FORMS: Final = 3
 """Most changes that are combined."""
 MOST_KEPT: Final = 512
@@ -158,17 +160,17 @@ def one_system(messages: Conversation) -> Conversation:
     opening = messages[: _opening(messages)]
     if len(opening) < 2:
         return messages
-    parts = tuple(part for message in opening for part in message.parts)
-    return (replace(opening[0], parts=parts), *messages[len(opening) :])
+    return (replace(opening[0], parts=_said(opening)), *messages[len(opening) :])
 
 
 def system_in_turn(messages: Conversation) -> Conversation:
     """What the system says at the start at the head of the user's first turn."""
     first = _opening(messages)
-    said = tuple(part for message in messages[:first] for part in message.parts)
+    said = _said(messages[:first])
     if not said or first == len(messages) or messages[first].role != "user":
         return messages
-    return (replace(messages[first], parts=(*said, *messages[first].parts)), *messages[first + 1 :])
+    opened = replace(messages[first], parts=seamed(said, messages[first].parts, PARAGRAPH))
+    return (opened, *messages[first + 1 :])
 
 
 def late_system_in_turn(messages: Conversation) -> Conversation:
@@ -185,14 +187,14 @@ def late_system_in_turn(messages: Conversation) -> Conversation:
         if message.role in SYSTEM:
             marked = _marked(message.parts) if any(map(_says_something, message.parts)) else ()
             if waiting or not (_has_result(placed[-1]) or placed[-1].role == "user"):
-                waiting = _seamed(waiting, marked)
+                waiting = seamed(waiting, marked, PARAGRAPH)
             else:
                 placed[-1] = _with_end(placed[-1], marked)
             continue
         if waiting and _has_result(message):
             message, waiting = _with_end(message, waiting), ()
         elif waiting and message.role == "user":
-            message, waiting = replace(message, parts=_seamed(waiting, message.parts)), ()
+            message, waiting = replace(message, parts=seamed(waiting, message.parts, PARAGRAPH)), ()
         placed += [Message("user", waiting)] if waiting else []
         placed.append(message)
         waiting = ()
@@ -205,7 +207,8 @@ def merged_turns(messages: Conversation) -> Conversation:
     for message in messages:
         last = merged[-1] if merged else None
         if last is not None and last.role == message.role and message.role in ("user", "assistant"):
-            merged[-1] = replace(last, parts=(*last.parts, *message.parts), pin=last.pin or message.pin)
+            parts = seamed(last.parts, message.parts, "\n")
+            merged[-1] = replace(last, parts=parts, pin=last.pin or message.pin)
         else:
             merged.append(message)
     return tuple(merged)
@@ -386,11 +389,11 @@ class Skeleton:
         match part:
             case Text(text):
                 if not text.strip():  # a template asks whether there is a text, and may write a blank one
-                    return Text(text and " ")
+                    return replace(part, text=text and " ")
                 word = self._word()
                 opens = message.role in SYSTEM and not self._turns
                 (self._opening if opens else self._said).append(word)
-                return Text(word)
+                return replace(part, text=word)
             case Reasoning():
                 return Reasoning("QXH")
             case ToolResult():
@@ -449,27 +452,23 @@ def _opening(messages: Conversation) -> int:
     return next((n for n, message in enumerate(messages) if message.role not in SYSTEM), len(messages))
 
 
+def _said(messages: Conversation) -> tuple[Part, ...]:
+    """The parts of all messages, each of which begins a paragraph."""
+    return reduce(partial(seamed, seam=PARAGRAPH), (message.parts for message in messages), ())
+
+
 def _marked(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """What the system says, marked as Claude Code marks its own reminders."""
-    return _seamed(_seamed((Text("<system-reminder>"),), parts, "\n"), (Text("</system-reminder>"),), "\n")
-
-
-def _seamed(first: tuple[Part, ...], second: tuple[Part, ...], seam: str = "\n\n") -> tuple[Part, ...]:
-    """Parts in a row; texts that meet become one, with `seam` between them."""
-    match first, second:
-        case (*before, Text(end)), (Text(begin), *after):
-            return (*before, Text(f"{end}{seam}{begin}"), *after)
-        case _:
-            return (*first, *second)
+    return seamed(seamed((Text("<system-reminder>"),), parts, "\n"), (Text("</system-reminder>"),), "\n")
 
 
 def _with_end(message: Message, parts: tuple[Part, ...]) -> Message:
     """The message with more parts at the end of its text or of its last result."""
     if not _has_result(message):
-        return replace(message, parts=_seamed(message.parts, parts))
+        return replace(message, parts=seamed(message.parts, parts, PARAGRAPH))
     *before, result = message.parts
     assert isinstance(result, ToolResult)
-    return replace(message, parts=(*before, replace(result, parts=_seamed(result.parts, parts))))
+    return replace(message, parts=(*before, replace(result, parts=seamed(result.parts, parts, PARAGRAPH))))
 
 
 def _results_after(messages: Conversation, index: int) -> dict[str, ToolResult]:
@@ -516,9 +515,10 @@ def _as_text(part: Part) -> Part:
     match part:
         case ToolResult(_, parts):
             text = "\n".join(each.text for each in parts if isinstance(each, Text))
-            return Text(f"<tool_response>\n{text}\n</tool_response>")
+            return Text(f"<tool_response>\n{text}\n</tool_response>", apart=True)
         case ToolCall(_, name, arguments):
-            return Text(f'<tool_call>\n{{"name": "{name}", "arguments": {arguments or "{}"}}}\n</tool_call>')
+            written = f'{{"name": "{name}", "arguments": {arguments or "{}"}}}'
+            return Text(f"<tool_call>\n{written}\n</tool_call>", apart=True)
         case _:
             return part
 

@@ -3,8 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -12,7 +11,7 @@ from msgspec import Struct
 from pippin.core.conversation import MediaPart, Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 from pippin.engines.language.template.traits import Messages, Traits, thinking_parts
 from pippin.engines.language.text.tokenizer import Literals, broken
-from pippin.engines.language.vision.media import MediaStyle
+from pippin.engines.language.vision.media import MediaStyle, listed
 from pippin.output.tool_format import History, Write, write_json_tags
 
 Style = Literal["any", "nine", "function"]
@@ -66,13 +65,12 @@ class Converter(Struct, frozen=True):
             converted = self._with_offer(converted, tools)
         elif tools and self.traits.tools_in_system and converted[0]["role"] != "system":
             converted.insert(0, {"role": "system", "content": ""})
-        converted = self._place_system(converted)
         if not self.traits.repeated_roles:
             converted = _merge_repeated(converted)
         if self.traits.content == "parts":
             for entry in converted:
                 if isinstance(entry.get("content"), str):
-                    entry["content"] = [{"type": "text", "text": entry["content"]}]
+                    entry["content"] = [_as_part(entry["content"])]
         return converted
 
     def offer(self, tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
@@ -90,14 +88,19 @@ class Converter(Struct, frozen=True):
         return shielded
 
     def _with_offer(self, entries: Messages, tools: tuple[Tool, ...]) -> Messages:
-        """The conversation with a system message that offers the tools and shows how a call is written, for a template
-        that does not write tools."""
+        """The conversation with a text that offers the tools and shows how a call is written, for a template that does
+        not write tools: the system's, or where the template has none, the user's."""
         lines = "\n".join(json.dumps(entry["function"], ensure_ascii=False) for entry in self.offer(tools))
         example = self._write("function_name", {"argument": "value"})
         offer = self._unmarked(OFFER.format(tools=lines, example=example), marks=False)
-        if entries and entries[0]["role"] in ("system", "developer"):
-            return [{**entries[0], "content": f"{entries[0]['content']}\n\n{offer}"}, *entries[1:]]
-        return [{"role": "system", "content": offer}, *entries]
+        role = "system" if self.traits.system else "user"
+        users = [] if self.traits.system else [n for n, each in enumerate(entries) if each["role"] == "user"]
+        place = min(users, default=0)
+        if not entries or entries[place]["role"] not in (role, "developer"):
+            return [{"role": role, "content": offer}, *entries]
+        said = entries[place]["content"]
+        content = _joined(said, offer) if self.traits.system else _joined(offer, said)
+        return [*entries[:place], {**entries[place], "content": content}, *entries[place + 1 :]]
 
     def _message(self, message: Message, ids: CallIds) -> Messages:
         results = [part for part in message.parts if isinstance(part, ToolResult)]
@@ -109,14 +112,14 @@ class Converter(Struct, frozen=True):
         if message.role == "tool" or (results and len(results) == len(message.parts)):
             return entries
         role = "system" if message.role == "developer" and not self.traits.developer else message.role
-        entry: dict[str, Any] = {"role": role, "content": self._content(message)}
+        entry: dict[str, Any] = {"role": role, "content": self._content(message, role)}
         if message.name is not None:
             entry["name"] = self.literals.shield(message.name)
         if message.role == "assistant":
             return [*entries, *self._assistant(entry, message, ids)]
         return [*entries, entry]
 
-    def _content(self, message: Message) -> Any:
+    def _content(self, message: Message, role: str) -> Any:
         def shield(text: str) -> str:
             if message.role == "user":
                 return self.said(text)
@@ -127,7 +130,14 @@ class Converter(Struct, frozen=True):
 
         if self.media is not None and any(isinstance(part, MediaPart) for part in message.parts):
             return self.media.content(message.parts, shield)
-        return shield(_joined_texts(message.parts))
+        return self._texts(message.parts, role, shield)
+
+    def _texts(self, parts: Sequence[Part], role: str, shield: Callable[[str], str]) -> Any:
+        """The texts of parts, through `shield`: in a list, as the client gave them, or as lines of one text."""
+        said = [part for part in parts if not isinstance(part, MediaPart)]
+        entries = listed(said, shield) if role in self.traits.lists else []
+        text = "\n".join(part.text for part in said if isinstance(part, Text))
+        return entries if len(entries) > 1 else shield(text)
 
     def said(self, text: str) -> str:
         """A text of the user's as the template is given it."""
@@ -166,7 +176,8 @@ class Converter(Struct, frozen=True):
             given = [[call.name, parsed_arguments(call.arguments)] for call in calls]
             texts = (self._write(name, arguments) for name, arguments in self.literals.shield_value(given))
             written = self._kept_whole("\n".join(texts))
-            return [{**entry, "content": f"{entry['content']}\n{written}".strip()}]
+            said = _joined(entry["content"], written, "\n") if entry["content"] else written
+            return [{**entry, "content": said}]
         written_calls = [self._call(call, ids) for call in calls]
         return [
             {**entry, "content": entry["content"] or self.traits.empty_content, "tool_calls": written_calls}
@@ -185,52 +196,37 @@ class Converter(Struct, frozen=True):
         return self.history.write or write_json_tags
 
     def _result(self, result: ToolResult, message: Message, ids: CallIds) -> dict[str, Any]:
-        text = self.literals.shield(_joined_texts(result.parts))
+        content = self._texts(result.parts, "tool" if self.traits.tool_results else "", self.literals.shield)
         if result.is_error:
-            text = f"Error: {text}"
+            content = _joined("Error:", content, " ")
         if not self.traits.tool_results:
-            return {"role": "user", "content": f"<tool_response>\n{self._unmarked(text)}\n</tool_response>"}
+            return {
+                "role": "user",
+                "content": f"<tool_response>\n{self._unmarked(content)}\n</tool_response>",
+            }
         entry = {
             "role": "tool",
-            "content": text,
+            "content": content,
             "tool_call_id": self.literals.shield(ids.written(result.call_id)),
         }
         name = result.name or message.name
         return {**entry, "name": self.literals.shield(name)} if name else entry
 
-    def _place_system(self, entries: Messages) -> Messages:
-        """The conversation with system messages where the template takes them.
 
-        System messages at the start become one message, or the head of the first user turn if the template has no
-        better place. Later ones stay in place.
-        """
-        leading = next((n for n, entry in enumerate(entries) if entry["role"] != "system"), len(entries))
-        opening, rest = entries[:leading], entries[leading:]
-        if self.traits.system and (leading <= 1 or self.traits.several_system):
-            return [*opening, *rest]
-        said = [entry["content"] for entry in opening if entry["content"]]
-        if not said:
-            return rest
-        content = reduce(_joined, said)
-        if self.traits.system:
-            return [{"role": "system", "content": content}, *rest]
-        first = next((n for n, entry in enumerate(rest) if entry["role"] == "user"), None)
-        if first is None:
-            return [{"role": "user", "content": content}, *rest]
-        opened = {**rest[first], "content": _joined(content, rest[first]["content"])}
-        return [*rest[:first], opened, *rest[first + 1 :]]
-
-
-def _joined(first: Any, second: Any) -> Any:
-    """Two contents as one: a text, or a list of parts if one of them has media."""
+def _joined(first: Any, second: Any, seam: str = "\n\n") -> Any:
+    """Two contents as one: a text, or a list of parts if one of them is a list. Texts that meet become one part, so
+    that a template which takes white space off each part leaves the seam."""
     if isinstance(first, str) and isinstance(second, str):
-        return f"{first}\n\n{second}"
-    listed = [[{"type": "text", "text": part}] if isinstance(part, str) else part for part in (first, second)]
-    return [*listed[0], {"type": "text", "text": "\n\n"}, *listed[1]]
+        return f"{first}{seam}{second}"
+    one, other = ([_as_part(each)] if isinstance(each, str) else each for each in (first, second))
+    ends, begins = one[-1].get("text"), other[0].get("text")
+    if ends is None or begins is None:
+        return [*one, _as_part(seam), *other]
+    return [*one[:-1], _as_part(f"{ends}{seam}{begins}"), *other[1:]]
 
 
-def _joined_texts(parts: Sequence[Part]) -> str:
-    return "\n".join(part.text for part in parts if isinstance(part, Text))
+def _as_part(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
 
 
 def without_thought(text: str) -> str:

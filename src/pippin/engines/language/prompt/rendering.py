@@ -376,7 +376,7 @@ def _marked(message: Message) -> Message:
     parts = list(message.parts)
     last = parts[texts[-1]]
     assert isinstance(last, Text)
-    parts[texts[-1]] = Text(last.text + CONTINUED)
+    parts[texts[-1]] = replace(last, text=last.text + CONTINUED)
     return replace(message, parts=tuple(parts))
 
 

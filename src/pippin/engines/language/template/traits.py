@@ -1,9 +1,9 @@
 """Which parts of a conversation a chat template can write, found by rendering samples when the model is opened."""
 
 import re
-from collections.abc import Iterator
-from itertools import takewhile
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator
+from itertools import product, takewhile
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -13,14 +13,15 @@ from pippin.engines.language.text.tokenizer import pattern_of
 from pippin.output.tool_format import History
 
 Messages = list[dict[str, Any]]
+TWO_TEXTS: Final = [{"type": "text", "text": "QXE"}, {"type": "text", "text": "QXF"}]
 
 
 class Traits(Struct, frozen=True, kw_only=True):
     """What a template takes, and in which form."""
 
     content: Literal["text", "parts"] = "text"  # a message's content: a string, or a list of parts
+    lists: frozenset[str] = frozenset()  # the roles whose contents may be lists of several texts
     system: bool = True  # a system message at the start
-    several_system: bool = True  # more than one system message at the start
     developer: bool = False  # the role `developer`
     repeated_roles: bool = True  # two messages of the user in a row
     tools: bool = False  # the tools on offer
@@ -43,7 +44,7 @@ class Traits(Struct, frozen=True, kw_only=True):
     quoted_switches: re.Pattern[str] | None = None
 
 
-class _Trial:
+class Trial:
     """Renders samples in the form that the template was found to take."""
 
     def __init__(self, template: ChatTemplate) -> None:
@@ -70,7 +71,7 @@ class _Trial:
 
 def probe(template: ChatTemplate, history: History) -> Traits:
     """Render samples whose texts are unlikely words (QXA and on), and look for those in the result."""
-    trial = _Trial(template)
+    trial = Trial(template)
     text, says = trial.text, trial.says
     user, other, assistant = _user(text("QXA")), _user(text("QXB")), _assistant(text("QXC"))
     fields = tuple(
@@ -81,7 +82,7 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     if not says([user, assistant, other], "QXC"):
         trial.thoughts = dict.fromkeys(fields, "")
         trial.thoughts = trial.thoughts if says([user, assistant, other], "QXC") else {}
-    system, second = {"role": "system", "content": text("QXS")}, {"role": "system", "content": text("QXT")}
+    system = {"role": "system", "content": text("QXS")}
     takes_system = says([system, user], "QXS", "QXA")
     call_id = "functions.qxtool:0" if history.call_ids == "function" else "call12345"
     arguments, empty, calls = _call_style(trial, call_id)
@@ -92,12 +93,14 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     asked: Messages = next((each for each in offering if says(each, "qxtool", "QXD", tools=[offer])), [])
     tools = bool(asked)
     spoken = trial.render([user, assistant], {}) or ""
+    opened = [system] * takes_system
+    developer = {"role": "developer", "content": text("QXV")}
+    conversations = ([*opened, user, assistant, other], [*opened, user, called, result], [developer, user])
     return Traits(
         content="parts" if trial.in_parts else "text",
+        lists=_lists(trial, product(conversations, [{}, {"tools": [offer]}][: 1 + tools])),
         system=takes_system,
-        several_system=takes_system and says([system, second, user], "QXS", "QXT", "QXA"),
-        developer="developer" in template.source
-        and says([{"role": "developer", "content": text("QXV")}, user], "QXV"),
+        developer="developer" in template.source and says([developer, user], "QXV"),
         repeated_roles=says([user, other], "QXA", "QXB"),
         tools=tools,
         tools_in_system=len(asked) == 2,
@@ -118,8 +121,22 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     )
 
 
+def _lists(trial: Trial, samples: Iterable[tuple[Messages, dict[str, Any]]]) -> frozenset[str]:
+    """The roles whose contents the template writes text by text where they are lists. Some templates write such a list
+    as it is, with the types of its parts."""
+    written: dict[bool, set[str]] = {False: set(), True: set()}
+    for turns, variables in samples:
+        refused = trial.render(turns, variables) is None
+        for role in {each["role"] for each in turns if each["content"] and not refused}:
+            said = [each for each in turns if each["role"] == role and each["content"]]
+            given = [{**each, "content": TWO_TEXTS} if each in said else each for each in turns]
+            found = re.findall("QXE(.*?)QXF", trial.render(given, variables) or "", re.DOTALL)
+            written[len(found) == len(said) and not any("type" in each for each in found)].add(role)
+    return frozenset(written[True] - written[False])
+
+
 def _rewritten(
-    trial: _Trial, turns: Messages, fields: tuple[str, ...], offer: dict[str, Any]
+    trial: Trial, turns: Messages, fields: tuple[str, ...], offer: dict[str, Any]
 ) -> Iterator[Rewritten]:
     """What a template changes of turns once the user has spoken again."""
     user, assistant, other = turns
@@ -183,7 +200,7 @@ def _calling(content: Any, style: Literal["object", "json"], id: str) -> dict[st
     return {"role": "assistant", "content": content, "tool_calls": [call]}
 
 
-def _call_style(trial: _Trial, call_id: str) -> tuple[Literal["object", "json"], str | None, bool]:
+def _call_style(trial: Trial, call_id: str) -> tuple[Literal["object", "json"], str | None, bool]:
     """The form of arguments and of empty content with which calls are written correctly, and whether they are at
     all."""
     styles: tuple[Literal["object", "json"], ...] = ("object", "json")

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 import numpy as np
 from msgspec import Struct
 
-from pippin.core.conversation import Audio, Image, Inline, MediaPart, Part, Text, Video
+from pippin.core.conversation import Audio, Image, Inline, MediaPart, Part, Text, Video, seamed
 from pippin.core.errors import ServerError
 from pippin.engines.language.template.template import ChatTemplate
+from pippin.engines.language.text.tokenizer import BREAK
 
 if TYPE_CHECKING:
     from pippin.engines.language.vision.video import FrameRate
@@ -257,15 +258,36 @@ def _size(value: Any) -> int:
             return 0
 
 
-def listed(parts: tuple[Part, ...], shield: Callable[[str], str]) -> list[dict[str, Any]]:
-    """The texts and media of a message as objects with their type. Text goes through `shield`."""
-    found: list[dict[str, Any]] = []
+def listed(parts: Sequence[Part], shield: Callable[[str], str]) -> list[dict[str, Any]]:
+    """The texts and media of a message as objects with their type. Text goes through `shield`.
+
+    Texts that stand apart, or before and behind a call or a thought, are one text of several lines.
+    """
+    kept: list[Part] = []
+    apart = False
     for part in parts:
-        if isinstance(part, Text):
-            found.append({"type": "text", "text": shield(part.text)})
-        elif isinstance(part, MediaPart):
-            found.append({"type": modality_of(part)})
-    return found
+        if isinstance(part, Text | MediaPart):
+            given = part if isinstance(part, Text) else Text("")
+            last = len(kept) - (apart or given.apart)
+            kept[last:] = seamed(tuple(kept[last:]), (part,), "\n")
+            apart = given.apart
+        else:
+            apart = True
+    texts = iter(_shielded([part.text for part in kept if isinstance(part, Text)], shield))
+    return [
+        {"type": modality_of(part)} if isinstance(part, MediaPart) else {"type": "text", "text": next(texts)}
+        for part in kept
+    ]
+
+
+def _shielded(texts: list[str], shield: Callable[[str], str]) -> list[str]:
+    """Texts through `shield`, for a template that may write them without anything between them, and without the white
+    space around each: a marker whose pieces stand in several texts is broken too."""
+    shielded = list(map(shield, texts))
+    for cut in (str, str.strip):
+        if shield("".join(map(cut, texts))) != "".join(map(cut, shielded)):
+            return [shielded[0], *(re.sub(r"(?=\S)", BREAK, text, count=1) for text in shielded[1:])]
+    return shielded
 
 
 class MediaStyle(Struct, frozen=True):
