@@ -49,6 +49,10 @@ class Probe:
     log: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
     threads: set[int] = field(default_factory=set)
+    made_ahead: int = 0
+
+    def make_ahead(self) -> None:
+        self.made_ahead += 1
 
     def prepare(self, id: str, task: Task) -> ProbeJob | tuple[Event, ...]:
         assert isinstance(task, Tokenize)
@@ -260,7 +264,7 @@ def test_where_steps_are_short_nobody_waits(bench: Bench, monkeypatch: pytest.Mo
     assert time.monotonic() - started < 10
 
 
-def test_an_engine_at_rest_gives_its_free_memory_back_once(
+def test_at_rest_free_memory_is_given_back_once_and_things_are_made_ahead(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given, arrays = threading.Semaphore(0), threading.Semaphore(0)
@@ -274,6 +278,7 @@ def test_an_engine_at_rest_gives_its_free_memory_back_once(
         assert given.acquire(timeout=5)
         assert arrays.acquire(blocking=False), "freed buffers of MLX"
         assert not given.acquire(timeout=0.3)
+    assert bench.probe.made_ahead == 2
 
 
 def test_who_works_keeps_its_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,6 +288,7 @@ def test_who_works_keeps_its_memory(bench: Bench, monkeypatch: pytest.MonkeyPatc
     bench.submit("endless")
     bench.events(lambda event: isinstance(event, Accepted))
     assert not given.acquire(timeout=0.3)
+    assert not bench.probe.made_ahead
     bench.loop.receive(Cancel("endless"))
     assert given.acquire(timeout=5)
 

@@ -212,7 +212,8 @@ MOST_GATHERED: Final = 0.01  # seconds
 
 RESTED: Final = 5.0
 """Seconds without a step after which the allocator's free memory is returned to the system: many sequences leave behind
-hundreds of MB that others can use. Not sooner, because allocating it again costs 2 ms per MB."""
+hundreds of MB that others can use. Not sooner, because allocating it again costs 2 ms per MB. What streams would stand
+still for later is made then, too."""
 
 PREPARATION_THREADS: Final = 2
 LONG_TEXT: Final = 256 << 10
@@ -258,6 +259,13 @@ class Preparation:
             # Without delaying the others; then its memory is returned.
             self._long.submit(self._prepare, order)
             self._long.submit(give_memory_back)
+
+    def rest(self) -> None:
+        """Make ahead what a later request would hold up others for, and return memory."""
+        preparer, _, _ = self._ready.result()
+        if hasattr(preparer, "make_ahead"):
+            self._long.submit(preparer.make_ahead)
+        self._long.submit(give_memory_back)
 
     def _prepare(self, order: Submit) -> None:
         preparer, done, wanted = self._ready.result()
@@ -364,6 +372,7 @@ class StepLoop:
         Raises what a step raises. The engine is not closed then, because its state cannot be trusted.
         """
         self._preparation.weights_loaded()
+        self._tidy_at = time.monotonic() + RESTED
         while not self._time_to_leave(engine):
             for arrival in self._take(wait=not engine.busy):
                 self._handle(engine, arrival)
@@ -377,7 +386,7 @@ class StepLoop:
             elif self._tidy_at is not None and time.monotonic() >= self._tidy_at:
                 self._tidy_at = None
                 give_arrays_back()
-                give_memory_back()
+                self._preparation.rest()
         engine.close()
 
     def _put(self, arrival: Arrival) -> None:

@@ -436,6 +436,17 @@ def test_tools_and_the_choice_among_them() -> None:
     choice = chat(tools=[TOOL], tool_choice={"type": "allowed_tools", "allowed_tools": allowed}).tool_choice
     assert (choice.mode, choice.names) == ("auto", ("look",))
     assert not chat(tools=[TOOL], parallel_tool_calls=False).parallel_tool_calls
+
+
+@pytest.mark.parametrize(("asked", "of_named"), [(None, False), (True, True), (False, False)])
+def test_a_named_tool_is_called_once_unless_more_is_asked_for(asked: bool | None, of_named: bool) -> None:
+    by_name = {"type": "function", "function": {"name": "look"}}
+    named = chat(tools=[TOOL], tool_choice=by_name, parallel_tool_calls=asked)
+    required = chat(tools=[TOOL], tool_choice="required", parallel_tool_calls=asked)
+    assert (named.parallel_tool_calls, required.parallel_tool_calls) == (of_named, asked is not False)
+
+
+def test_no_tool_may_be_called_where_there_is_none() -> None:
     assert chat(tool_choice="none").tool_choice.mode == "none"  # what some clients send without tools
 
 

@@ -288,7 +288,9 @@ def test_a_grammar_of_a_custom_tool_is_told_to_the_model() -> None:
     ],
 )
 def test_tool_choice(given: Any, expected: ToolChoice) -> None:
-    assert request(tools=[WEATHER], tool_choice=given).tool_choice == expected
+    made = request(tools=[WEATHER], tool_choice=given)
+    assert made.tool_choice == expected
+    assert made.parallel_tool_calls == (expected != ToolChoice("required", ("get_weather",)))
 
 
 @pytest.mark.parametrize(

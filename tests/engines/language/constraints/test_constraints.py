@@ -13,6 +13,7 @@ import pytest
 from pippin.core.conversation import Tool
 from pippin.core.errors import ServerError
 from pippin.core.requests import Choice, Grammar, JsonObject, JsonSchema, Regex
+from pippin.engines.language.constraints import tokens
 from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler, forced_by
 from pippin.engines.language.constraints.schema import nodes
 from pippin.engines.language.text import tokenizer as text_tokens
@@ -208,6 +209,26 @@ def test_a_form_that_no_answer_has_is_refused_before_it_is_queued(wanted, compil
     with pytest.raises(ServerError, match="nothing satisfies it") as refused:
         compiler.compile(wanted, param="guided_grammar")
     assert (refused.value.report.status, refused.value.report.param) == (400, "guided_grammar")
+
+
+def test_a_form_that_begins_with_a_long_text_is_refused(compiler):
+    with pytest.raises(ServerError, match="more than 65536 bytes") as refused:
+        compiler.compile(Regex("(a{1000}){70}b"), param="guided_regex")
+    assert (refused.value.report.status, refused.value.report.param) == (400, "guided_regex")
+
+
+def test_a_choice_may_have_thousands_of_options(compiler, tokenizer):
+    options = [f"option {number}" for number in range(2_500)]
+    matcher = compiler.compile(Choice(tuple(options))).matcher()
+    assert matcher.consume_tokens(tokenizer.encode(options[-1])), matcher.get_error()
+    assert matcher.is_accepting()
+
+
+def test_what_grammars_need_can_be_made_ahead(monkeypatch):
+    compiler = GrammarCompiler(byte_level())
+    compiler.open_tokens()
+    monkeypatch.delattr(tokens, "open_tokens")
+    assert forced_by(compiler.compile(JsonSchema({"const": "text"})).matcher())
 
 
 def test_the_first_grammar_copies_no_tokenizer_unless_a_text_spells_a_special_token(monkeypatch):

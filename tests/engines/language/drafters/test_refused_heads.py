@@ -10,7 +10,7 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.language.drafters.loading import HeadKind, Kind, find_kind
-from pippin.engines.language.loading.drafting import check_draft_kind
+from pippin.engines.language.loading.drafting import check_draft_kind, drafter_of
 from tests.engines.language.bench import Bench
 from tests.engines.language.tiny_heads import prediction_head, qwen_with_head
 
@@ -73,3 +73,10 @@ def test_a_refusal_names_the_option_that_asked_for_the_drafter(tmp_path: Path, o
     with pytest.raises(ServerError, match="cannot be loaded") as refused:
         Bench(model, ModelOptions(cache_block_tokens=8, **{option: given}))
     assert refused.value.report.param == option
+
+
+def test_a_kind_without_a_drafter_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="there is no drafter") as refused:
+        drafter_of(ModelOptions(draft_kind="eagle3"), tmp_path)
+    assert refused.value.report.param == "draft_kind"
+    assert drafter_of(ModelOptions(draft_kind="mtp", mtp=True), tmp_path) == tmp_path

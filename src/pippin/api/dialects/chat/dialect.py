@@ -458,7 +458,7 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
     tool_choice: Annotated[
         GivenChoice | None, Meta(description="Whether and which of them must be called.")
     ] = None
-    parallel_tool_calls: Annotated[bool | None, Meta(description="False stops after one call.")] = None
+    parallel_tool_calls: Annotated[bool | None, Meta(description="False, or a named tool: one call.")] = None
     logprobs: Annotated[bool | None, Meta(description="Report the log probability of each token.")] = None
     top_logprobs: Annotated[
         engine.TopLogprobs | None, Meta(description="And of this many others beside it.")
@@ -525,13 +525,14 @@ def request_of(fields: ChatRequest) -> GenerationRequest:
     prefills = isinstance(last, AssistantMessage) and bool(last.partial or last.prefix)
     limit = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
     tools, toolsets = tools_of(fields.tools)
+    choice = tool_choice_of(fields.tool_choice, tools, toolsets)
     return replace(
         request,
         messages=messages,
         tools=tools,
         toolsets=toolsets,
-        tool_choice=tool_choice_of(fields.tool_choice, tools, toolsets),
-        parallel_tool_calls=fields.parallel_tool_calls is not False,
+        tool_choice=choice,
+        parallel_tool_calls=choice.parallel(fields.parallel_tool_calls),
         stop=shared.stops_of(fields.stop),
         max_tokens=shared.limit_of(fields.max_completion_tokens or fields.max_tokens),
         n=fields.n or 1,

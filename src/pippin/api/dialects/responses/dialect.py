@@ -98,7 +98,7 @@ class ResponsesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     tool_choice: Annotated[GivenChoice, Meta(description="Which tools may, must or must not be called.")] = (
         None
     )
-    parallel_tool_calls: Annotated[bool | None, Meta(description="False stops after one call.")] = None
+    parallel_tool_calls: Annotated[bool | None, Meta(description="False, or a named tool: one call.")] = None
     max_tool_calls: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         Meta(description="Most calls that Pippin makes of MCP tools."),
@@ -228,7 +228,7 @@ def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Tool
         toolsets=toolbox.toolsets,
         web_search=toolbox.search,
         tool_choice=choice,
-        parallel_tool_calls=fields.parallel_tool_calls is not False,
+        parallel_tool_calls=choice.parallel(fields.parallel_tool_calls),
         max_tool_calls=fields.max_tool_calls,
         stop=shared.stops_of(fields.stop),
         max_tokens=fields.max_output_tokens,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MOST_SOURCE = 1 << 20  # bytes of a grammar's source
 MOST_TOOLS = 512  # whose enforceable form is kept
+MOST_FORCED = 1 << 16  # bytes that an answer must begin with: others wait while they become tokens
 MOST_FAULTS = 64  # keywords that are left out of a schema that is not strict
 CACHE_BYTES = 32 << 20
 CACHE_OVERHEAD = 64 << 10  # bytes that a compiled grammar counts for beside four times its source
@@ -108,7 +109,7 @@ class GrammarCompiler:
         strict = not isinstance(wanted, JsonSchema) or wanted.strict
         if (known := self._cache.get((source, strict))) is not None:
             return known
-        matcher = _start(self._ll_tokenizer(), source)
+        matcher = _start(self.open_tokens(), source)
         if not matcher.is_error():
             _begin(matcher, param)
             words, size = -(-self._tokenizer.size // 32), len(source) * 4 + CACHE_OVERHEAD
@@ -222,10 +223,10 @@ class GrammarCompiler:
 
     def _fault(self, schema: Any) -> str:
         source = json.dumps({"grammars": [{"json_schema": _with_options(schema)}]})
-        return str(_start(self._ll_tokenizer(), source).get_error())
+        return str(_start(self.open_tokens(), source).get_error())
 
-    def _ll_tokenizer(self) -> "LLTokenizer":
-        """llguidance's tokenizer, made with the first grammar."""
+    def open_tokens(self) -> "LLTokenizer":
+        """llguidance's tokenizer, made when first asked for."""
         with self._lock:
             if self._tokens is None:
                 self._tokens = grammar_tokens.open_tokens(self._tokenizer)
@@ -234,12 +235,15 @@ class GrammarCompiler:
 
 def _begin(matcher: "LLMatcher", param: str) -> None:
     """Find out what may come first, which copies of the matcher then know, for whom others would wait. Raises
-    `ServerError` if nothing may."""
+    `ServerError` if nothing may, or too much must."""
     matcher.compute_bitmask()
     if matcher.is_error():
         error = str(matcher.get_error())
         why = "nothing satisfies it" if error.startswith("NoExtension") else _one_line(error)
         raise ServerError("invalid_request", f"No answer can have this form: {why}.", param)
+    if len(matcher.compute_ff_bytes()) > MOST_FORCED:
+        message = f"The form lets answers begin with one text alone, of more than {MOST_FORCED} bytes: make it shorter."
+        raise ServerError("invalid_request", message, param)
 
 
 def forced_by(matcher: "LLMatcher") -> list[int]:
@@ -267,7 +271,8 @@ def source_of(wanted: OutputFormat, param: str, spacing: JsonSpacing = "any") ->
         case Choice(options):
             if not options:
                 raise ServerError("invalid_request", "A choice needs at least one option.", param)
-            return {"lark_grammar": "start: " + " | ".join(json.dumps(option) for option in options)}
+            # Of rules, llguidance follows at most 2,000 side by side.
+            return {"lark_grammar": "start: TEXT\nTEXT: " + " | ".join(map(json.dumps, options))}
         case Grammar(syntax, source):
             return {"lark_grammar": source if syntax == "lark" else _from_gbnf(source, param)}
 

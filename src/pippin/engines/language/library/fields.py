@@ -12,7 +12,7 @@ from pippin.engines.refusals import refused
 SAMPLING = ("temperature", "seed", "top_p", "top_k", "min_p")
 """Fields of `Sampling` that it follows."""
 WITHOUT = (
-    *("adapter_path", "adapters", "draft_model_path", "mtp", "prompt_lookup"),
+    *("adapter_path", "adapters", "draft_model_path", "draft_kind", "mtp", "prompt_lookup"),
     *("kv_bits", "kv_key_bits", "kv_value_bits", "warm_prompts", "thinking_budget"),
 )
 """Options that it does not follow."""

@@ -57,7 +57,7 @@ def open_speculation(asked: Asked, head: Head, batching: Batching) -> Speculatio
 
 
 def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
-    """The folder of the drafter that is asked for. Raises `ServerError("load_failed")` where two are."""
+    """The drafter's folder, if one is asked for. Raises `ServerError("load_failed")` where two are, or a kind alone."""
     if options.mtp and options.draft_model_path is not None:
         message = (
             "mtp drafts with the head in the model's own checkpoint, draft_model_path with another: give one."
@@ -65,7 +65,12 @@ def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
         raise ServerError("load_failed", message, "mtp")
     if options.mtp:
         return folder
-    return None if options.draft_model_path is None else Path(options.draft_model_path).expanduser()
+    if options.draft_model_path is not None:
+        return Path(options.draft_model_path).expanduser()
+    if options.draft_kind is not None:
+        message = f"draft_kind says {options.draft_kind!r}, but there is no drafter: give draft_model_path or mtp too."
+        raise ServerError("load_failed", message, "draft_kind")
+    return None
 
 
 def check_draft_kind(folder: Path, kind: drafters.Kind, wanted: drafters.HeadKind | None) -> None:

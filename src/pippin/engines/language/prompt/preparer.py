@@ -156,6 +156,10 @@ class LanguagePreparer:
         self._renderer = self.open_renderer(media)
         self._loaded = True
 
+    def make_ahead(self) -> None:
+        """Make what the first grammar needs: threads of running sequences stand still for a part of it."""
+        self._grammars.open_tokens()
+
     def _must_wait(self, request: GenerationRequest) -> bool:
         """Whether the loaded model decides how the request is prepared: it has media, or messages for a model whose
         chat template may come with its media processor."""

@@ -30,7 +30,7 @@ from pippin.engines.language.vision.media import TEXT_ONLY
 log = logging.getLogger(__name__)
 
 REFUSED = (
-    *("adapter_path", "adapters", "draft_model_path", "mtp", "prompt_lookup", "cache_dir"),
+    *("adapter_path", "adapters", "draft_model_path", "draft_kind", "mtp", "prompt_lookup", "cache_dir"),
     *("warm_prompts", "trust_remote_code", "kv_bits", "kv_key_bits", "kv_value_bits"),
 )
 """Options that ranks do not support."""
