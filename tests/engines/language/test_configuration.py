@@ -298,6 +298,19 @@ def test_a_window_of_mimo_has_so_many_tokens_before_its_own() -> None:
     assert classes_of(config)[1].from_dict(config).sliding_window_size == theirs.sliding_window == 25
 
 
+@pytest.mark.parametrize("kind", ["gemma3_text", "gpt_oss"])
+def test_windows_stay_where_transformers_does_not_read_that_they_are_unused(kind: str) -> None:
+    config = configuration(kind) | {"num_hidden_layers": 2, "sliding_window_pattern": 2}
+    config["layer_types"] = ["sliding_attention", "full_attention"]
+    assert turns({**config, "use_sliding_window": False}) == turns(config)
+    assert isinstance(turns(config), list)
+
+
+def test_scaling_behind_the_window_knows_where_that_ends() -> None:
+    config = newer("gpt_oss", {"rope_type": "dynamic", "factor": 4.0})
+    assert {own["max_position_embeddings"] for _, own in turns(config)} == {config["max_position_embeddings"]}
+
+
 def test_layers_of_another_pattern_than_each_so_many_are_refused() -> None:
     types = ["full_attention", "linear_attention", "linear_attention", "full_attention"]
     config = {"model_type": "qwen3_next", "num_hidden_layers": 4, "layer_types": types}

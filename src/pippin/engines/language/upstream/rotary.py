@@ -60,6 +60,9 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     if part is not None and not ignored and _leaves_out(model, make, {**config, **whole}):
         _refuse_other_part(model, config, part)
     _take_bases(model, used, config.get("layer_types") or ())
+    for _, _, each in rotary_modules(model):
+        if getattr(each, "max_position_embeddings", 0) is None:  # classes leave it out, and can't turn without it
+            each.max_position_embeddings = config.get("max_position_embeddings")
     _refuse_one_for_all(model, config, used)
 
 

@@ -51,8 +51,10 @@ def complete(model: nn.Module, config: Mapping[str, Any], taken: Collection[str]
 
 def windowed(config: Mapping[str, Any], layers: int) -> list[bool]:
     """Which layers have a window."""
-    usual = fields_of(config).defaults.get("use_sliding_window", True)
-    if not config.get("use_sliding_window", usual):
+    known = fields_of(config).defaults
+    # transformers reads this field in some types alone.
+    reads = not known or "use_sliding_window" in known
+    if reads and not config.get("use_sliding_window", known.get("use_sliding_window", True)):
         return [False] * layers
     if config.get("model_type") in ALL_LAYERS:
         return [True] * layers
