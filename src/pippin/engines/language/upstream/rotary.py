@@ -51,14 +51,19 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     scaling = scaling_of(main, config)
     plain = {"rope_scaling": unscaled(scaling)}
     plain |= _in_tables(config, {"rope_type": "default", "type": "default"})
-    if scaling.get("rope_type") not in PLAIN and _leaves_out(model, make, {**config, **plain}):
-        _scale(model, config, scaling, alone=len(tables) == 1)
+    if (kind := scaling.get("rope_type")) not in PLAIN and (other := _made(make, {**config, **plain})):
+        pairs = any(getattr(each, "traditional", False) for _, _, each in rotary_modules(other))
+        if len(tables) == 1 and (kind == "proportional" or (kind == "longrope" and pairs)):
+            raise _unread(kind)
+        if fingerprint(other) == fingerprint(model):
+            _scale(model, config, scaling, alone=len(tables) == 1)
     part = main.get("partial_rotary_factor")
     whole = {"partial_rotary_factor": 1.0, "rotary_pct": 1.0}
     whole |= _in_tables(config, {"partial_rotary_factor": 1.0})
-    ignored = not fields_of(config).part_of_head and scaling.get("rope_type") in (None, "default")
-    if part is not None and not ignored and _leaves_out(model, make, {**config, **whole}):
-        _refuse_other_part(model, config, part)
+    ignored = not fields_of(config).part_of_head and kind in (None, "default")
+    if part is not None and not ignored and (other := _made(make, {**config, **whole})):
+        if fingerprint(other) == fingerprint(model):
+            _refuse_other_part(model, config, part)
     _take_bases(model, used, config.get("layer_types") or ())
     for _, _, each in rotary_modules(model):
         if getattr(each, "max_position_embeddings", 0) is None:  # classes leave it out, and can't turn without it
@@ -75,12 +80,16 @@ def _in_tables(config: Config, changes: Config) -> Config:
     return {"rope_parameters": {**parameters, **(by_type or changes)}}
 
 
-def _leaves_out(model: nn.Module, make: Make, without: Config) -> bool:
+def _made(make: Make, config: Config) -> nn.Module | None:
+    """The model of another configuration; None where its class needs what that lacks."""
     try:
-        other = make(without)
+        return make(config)
     except (ValueError, KeyError, TypeError, AttributeError):
-        return False  # it needs the setting
-    return fingerprint(other) == fingerprint(model)
+        return None
+
+
+def _unread(kind: str) -> ValueError:
+    return ValueError(f"rope_scaling of the type {kind!r} is not read by the class of this architecture")
 
 
 def _scale(model: nn.Module, config: Config, scaling: Config, *, alone: bool) -> None:
@@ -92,9 +101,7 @@ def _scale(model: nn.Module, config: Config, scaling: Config, *, alone: bool) ->
     codes = [getattr(type(parent).__call__, "__code__", None) for parent, _, _ in found]
     by_base = any("base" in code.co_names for code in codes if code is not None)
     if not alone or base is None or by_base or not (len(bases) == 1 or (found and of_axes)):
-        raise ValueError(
-            f"rope_scaling of the type {scaling['rope_type']!r} is not read by the class of this architecture"
-        )
+        raise _unread(scaling["rope_type"])
     for parent, name, each in found:
         dims = 2 * each._inv_freq.size if of_axes else each.dims
         traditional = not of_axes and each.traditional

@@ -86,6 +86,20 @@ def with_head(arrays: Arrays, stored: Arrays) -> Arrays:
     return {name: own(name, array) for name, array in arrays.items()}
 
 
+def with_tied_head(model: nn.Module, arrays: Arrays, config: Config) -> Arrays:
+    """The arrays by the names of a model's parameters, with the embedding as the head as well where the configuration
+    says that they are one and the model's class has a head of its own."""
+    text = config.get("text_config") or {}
+    paths = [path for path, _ in model.named_modules()]
+    heads = [path for path in paths if HEAD.search(f"{path}.weight") and f"{path}.weight" not in arrays]
+    embeddings = [path for path in paths if EMBEDDING.search(f"{path}.weight") and not OF_MEDIA.search(path)]
+    if True not in (config.get(TIED), text.get(TIED)) or len(heads) != 1 or len(embeddings) != 1:
+        return arrays
+    [head], [embedding] = heads, embeddings
+    tied = {name: array for name, array in arrays.items() if name.startswith(f"{embedding}.")}
+    return arrays | {f"{head}.{name.rpartition('.')[2]}": array for name, array in tied.items()}
+
+
 def refuse_lost_head(model: nn.Module, arrays: Arrays, config: Config) -> None:
     """Raises `ValueError` for a stored head that counts and that the model's class has no place for."""
     heads = any(name.rpartition(".")[2] == "lm_head" for name, _ in model.named_modules())
@@ -131,7 +145,7 @@ def classes_in(folder: Path, aside: tuple[str, ...] = ()) -> Callable[[Config], 
             def once(_: Arrays) -> Any:
                 # An attribute of the model would hold all arrays as long as it lives.
                 del model.sanitize
-                return sanitize(arrays)
+                return with_tied_head(model, sanitize(arrays), config)
 
             model.sanitize = once
             return model
