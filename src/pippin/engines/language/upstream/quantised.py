@@ -20,11 +20,15 @@ Arrays = dict[str, mx.array]
 LEFT_TO_LIBRARIES: Final = ("bitnet", "mxfp4", "mxfp8")
 """What mlx-lm and mlx-vlm read by themselves."""
 
-LEFT_FORMATS: Final = ("nvfp4-pack-quantized", "mxfp4-pack-quantized")
-"""The same of compressed-tensors."""
+LEFT_FORMATS: Final = ("nvfp4-pack-quantized",)
+"""The same of compressed-tensors and ModelOpt for mlx-vlm, and unpacked for mlx-lm, whose layers have no scale of a
+whole matrix."""
 
 SETTINGS: Final = ("quantization", "quantization_config")
 """Where configurations tell how arrays are packed."""
+
+OTHERS: Final = ("quantization_config", "compression_config")
+"""The same for those of other tools."""
 
 NONE: Final = {"quant_method": "none"}
 """In place of the settings of weights that are unpacked. The libraries look elsewhere where there are none."""
@@ -34,18 +38,21 @@ AGAIN: Final = "take the checkpoint that it was made from, and quantise it: mlx_
 
 BLOCK: Final = 128  # rows and columns of a block with one scale
 GROUPS: Final = (128, 64, 32)
+MICRO: Final = 32  # numbers with one scale that is a power of two
 BITS: Final = (2, 3, 4, 5, 6, 8)
+FP4: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # and the same below zero
 AWQ_ORDER: Final = (0, 4, 1, 5, 2, 6, 3, 7)  # of the eight numbers of a word
 BESIDE: Final = ("input_scale", "activation_scale", "k_scale", "v_scale", "output_scale", "input_zero_point")
 """Scales of activations, which are not rounded here."""
 
 
 def unquantised(arrays: Arrays, config: Config, wide: mx.Dtype) -> Arrays:
-    """The arrays of a checkpoint, with the settings in its configuration to match; `wide` is the type of unpacked ones
-    and of scales. `arrays` have FP8 numbers decoded. Raises `ValueError` for a method that is not read here."""
+    """The arrays of a checkpoint, which `left_to_libraries` does not leave, with the settings in its configuration to
+    match; `wide` is the type of unpacked ones and of scales. `arrays` have FP8 numbers decoded. Raises `ValueError` for
+    a method that is not read here."""
     settings = _settings(config)
     method = settings.get("quant_method")
-    if method is None or left_to_libraries(config):
+    if method is None:
         return arrays
     if method == "auto-round":
         method = str(settings.get("packing_format", "")).rpartition("auto_")[2]
@@ -86,7 +93,7 @@ def settle_bits(model: nn.Module, arrays: Arrays, config: Config) -> None:
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     for part in (config, config.get("text_config")):
-        found = part.get("quantization_config") if isinstance(part, dict) else None
+        found = next((part[name] for name in OTHERS if name in part), None) if isinstance(part, dict) else None
         if isinstance(found, dict) and found:
             inner = found.get("quantization")  # as in ModelOpt's own file
             found = inner if isinstance(inner, dict) else found
@@ -94,15 +101,15 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def left_to_libraries(config: Mapping[str, Any]) -> bool:
-    """Whether mlx-lm and mlx-vlm get the arrays as they are stored."""
+def left_to_libraries(config: Mapping[str, Any], *, vision: bool) -> bool:
+    """Whether mlx-lm, or mlx-vlm for `vision`, gets the arrays as they are stored."""
     settings = _settings(config)
-    method = settings.get("quant_method")
+    method, algorithm = settings.get("quant_method"), settings.get("quant_algo")
     if "quantization" in config or method in LEFT_TO_LIBRARIES or settings.get("scale_fmt") == "ue8m0":
         return True
     if method == "modelopt":
-        return settings.get("quant_algo") != "FP8"
-    return method == "compressed-tensors" and settings.get("format") in LEFT_FORMATS
+        return algorithm not in ("FP8", "NVFP4") or (vision and algorithm == "NVFP4")
+    return vision and method == "compressed-tensors" and settings.get("format") in LEFT_FORMATS
 
 
 class _Opened:
@@ -174,6 +181,13 @@ class _Opened:
         self.packed[prefix.removesuffix(".")] = {"group_size": group, "bits": bits, "mode": "affine"}
 
 
+    def keep(self, prefix: str, words: mx.array, scales: mx.array, bits: int) -> None:
+        """Numbers of 4 or 8 bits with points, packed as MLX does [out, words], with powers of two for 32 each."""
+        self.arrays[f"{prefix}weight"], self.arrays[f"{prefix}scales"] = words, scales
+        own = {"group_size": MICRO, "bits": bits, "mode": f"mxfp{bits}"}
+        self.packed[prefix.removesuffix(".")] = own
+
+
 def unpacked(words: mx.array, bits: int) -> mx.array:
     """The numbers [..., n] in words of 32 bits, the lowest bits first, in float32."""
     count = _columns(words, bits)
@@ -221,18 +235,29 @@ def _fp8(opened: _Opened) -> None:
     for suffix in ("weight_scale_inv", "weight_scale", "gate_up_proj_scale_inv", "down_proj_scale_inv"):
         own = suffix.removesuffix("_inv").removesuffix("_scale")
         for prefix, (scales,) in opened.taken(suffix):
-            if (weight := opened.arrays.get(prefix + own)) is not None:
+            if (weight := opened.arrays.get(prefix + own)) is None:
+                continue
+            if scales.dtype == mx.uint8:
+                opened.keep(prefix, _words(mx.to_fp8(weight)), scales, 8)
+            else:
                 opened.arrays[prefix + own] = scaled(weight, scales, (block[0], block[1]), opened.wide)
 
 
 def _compressed(opened: _Opened) -> None:
-    sparse = opened.settings.get("sparsity_config") or {}
-    if opened.settings.get("format") == "marlin-24" or sparse.get("format", "dense") != "dense":
-        raise ValueError(f"its weights are sparse (compressed-tensors), which is not read here: {AGAIN}")
+    sparse, turned = (opened.settings.get(name) or {} for name in ("sparsity_config", "transform_config"))
+    thinned = opened.settings.get("format") == "marlin-24" or sparse.get("format", "dense") != "dense"
+    if thinned or turned.get("config_groups"):
+        what = "sparse" if thinned else "rotated (transform_config)"
+        raise ValueError(f"its weights are {what} (compressed-tensors), which is not read here: {AGAIN}")
     for prefix, (words, scales) in opened.taken("weight_packed", "weight_scale"):
+        if words.dtype == mx.uint8:
+            scale = opened.take(f"{prefix}weight_global_scale")
+            _fp4(opened, prefix, words, scales, 1.0 if scale is None else 1 / scale)
+            continue
         zeros, index = opened.take(f"{prefix}weight_zero_point"), opened.take(f"{prefix}weight_g_idx")
         shape = opened.take(f"{prefix}weight_shape")
         bits = 4 if shape is None else words.shape[-1] * 32 // int(np.asarray(shape)[-1])
+        scales = mx.broadcast_to(scales.reshape(1, 1), (words.shape[0], 1)) if scales.size == 1 else scales
         middle = mx.full(scales.shape, float(1 << (bits - 1)))
         offsets = middle if zeros is None else unpacked(_words(zeros.T), bits)[:, : scales.shape[0]].T
         opened.put(prefix, _words(words), bits, scales, offsets, index)
@@ -240,6 +265,26 @@ def _compressed(opened: _Opened) -> None:
         if (name := f"{prefix}weight") in opened.arrays:
             weight = opened.arrays[name].astype(mx.float32)
             opened.arrays[name] = weight - _spread(zeros, weight.shape, (1, 1))
+    _fp8(opened)
+
+
+def _fp4(opened: _Opened, prefix: str, words: mx.array, scales: mx.array, factor: mx.array | float) -> None:
+    """A matrix of two numbers a byte, the lower half first: packed as it is where its scales are powers of two."""
+    if words.shape[-1] * 2 != scales.shape[-1] * (MICRO if scales.dtype == mx.uint8 else MICRO // 2):
+        kind = opened.settings.get("format") or opened.settings.get("quant_method")
+        raise ValueError(f"{prefix}weight is packed in a form of {kind} that is not read here: {AGAIN}")
+    if scales.dtype == mx.uint8:
+        opened.keep(prefix, _words(words), scales, 4)
+        return
+    table = mx.array([*FP4, *(-each for each in FP4)])
+    numbers = table[mx.stack([words & 15, words >> 4], axis=-1).reshape(*words.shape[:-1], -1)]
+    found = numbers * _spread(scales, numbers.shape, (1, 1)) * factor
+    opened.arrays[f"{prefix}weight"] = found.astype(opened.wide)
+
+
+def _modelopt(opened: _Opened) -> None:
+    for prefix, (scale, scales) in opened.taken("weight_scale_2", "weight_scale"):
+        _fp4(opened, prefix, opened.arrays[f"{prefix}weight"], scales, scale)
     _fp8(opened)
 
 
@@ -288,7 +333,7 @@ def _four_bits(opened: _Opened, name: str, told: Mapping[str, Any]) -> mx.array:
         outer = opened.arrays.pop(f"{name}.nested_absmax")
         sizes = mx.repeat(outer, told["nested_blocksize"])[: largest.size]
         largest = inner[largest.reshape(-1)] * sizes + told["nested_offset"]
-    flat = words.reshape(-1)
+    flat = mx.contiguous(words).view(mx.uint8).reshape(-1)  # which may be stored as others
     numbers = table[mx.stack([flat >> 4, flat & 15], axis=-1).reshape(-1)]
     count = int(np.prod(told["shape"]))
     found = numbers[:count] * mx.repeat(largest.reshape(-1), told["blocksize"])[:count]
@@ -298,7 +343,7 @@ def _four_bits(opened: _Opened, name: str, told: Mapping[str, Any]) -> mx.array:
 METHODS: Final[dict[str, Callable[[_Opened], None]]] = {
     "fp8": _fp8,
     "fbgemm_fp8": _fp8,
-    "modelopt": _fp8,
+    "modelopt": _modelopt,
     "compressed-tensors": _compressed,
     "gptq": _gptq,
     "awq": _awq,

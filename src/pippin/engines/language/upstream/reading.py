@@ -103,7 +103,7 @@ def _reading_stored(folder: Path) -> Iterator[None]:
     config = mlx_vlm.utils.load_config(folder)
     if "weight_map" in (index := object_in(folder / INDEX)) and index["weight_map"] is None:
         raise ValueError(f"its {INDEX} names no files: delete that file")
-    arrays = in_columns(read_arrays(folder, config), config)
+    arrays = in_columns(read_arrays(folder, config, vision=True), config)
     heads = {name: array for name, array in arrays.items() if OF_HEAD.search(name)}
     load: Callable[..., nn.Module] = mlx_vlm.utils.load_model_weights
 

@@ -30,15 +30,17 @@ TIED = "tie_word_embeddings"
 TYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
 
 
-def read_arrays(folder: Path, config: Config, files: Files | None = None) -> Arrays:
-    """The arrays of a checkpoint by name, none evaluated; `config` gets the settings that go with them, and `files`
-    where they lie.
+def read_arrays(
+    folder: Path, config: Config, files: Files | None = None, *, vision: bool = False
+) -> Arrays:
+    """The arrays of a checkpoint by name, none evaluated, for mlx-lm's model, or mlx-vlm's for `vision`; `config` gets
+    the settings that go with them, and `files` where they lie.
 
     Raises `ValueError` for files that contradict each other, and for arrays that are no numbers of their own.
     """
     if "quantization_config" not in config and (other := object_in(folder / OTHER_SETTINGS)):
         config["quantization_config"] = other
-    wide, decodes = _wide(config), not left_to_libraries(config)
+    wide, decodes = _wide(config), not left_to_libraries(config, vision=vision)
     found: Arrays = {}
     chosen = weight_files(folder)
     for path in chosen.files:
@@ -52,7 +54,7 @@ def read_arrays(folder: Path, config: Config, files: Files | None = None) -> Arr
                 # MLX loads FP8 numbers as bytes.
                 eight = decodes and header.arrays[name].dtype == FP8
                 found[name] = mx.from_fp8(array, dtype=wide) if eight else array
-    found = unquantised(found, config, wide)
+    found = unquantised(found, config, wide) if decodes else found
     settle_packed(found, config)
     _settle_ties(found, config)
     return found
