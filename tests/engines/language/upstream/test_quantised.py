@@ -229,7 +229,11 @@ def four_bits(*, group: int, by: str) -> Callable[[Floats], Packed]:
         words = plain(pairs[..., 0] | pairs[..., 1] << 4)
         tensors = {
             "powers": {"weight_packed": words, "weight_scale": stored},
-            "divisor": {"weight_packed": words, "weight_scale": stored, "weight_global_scale": plain(1 / whole)},
+            "divisor": {
+                "weight_packed": words,
+                "weight_scale": stored,
+                "weight_global_scale": plain(1 / whole),
+            },
             "factor": {"weight": words, "weight_scale": stored, "weight_scale_2": plain(whole)},
         }
         return tensors[by], numbers.reshape(weight.shape)

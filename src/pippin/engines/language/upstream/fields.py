@@ -7,8 +7,10 @@ from typing import Any
 
 from pippin.engines.language.configuration import Config, fields_of, head_size
 
-GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu_tanh")
-"""Activations that classes have in one form for all: names in published files are not exact."""
+BY_TANH = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh")
+GELU = dict.fromkeys(("gemma", "gpt2", "gpt_neox"), ("gelu", *BY_TANH))
+"""Names of the same activation, and by type names that all are read: transformers takes both forms of GELU to be that by
+tanh for Gemma."""
 
 NEUTRAL = (None, False)
 COMPUTING = tuple(
@@ -51,6 +53,8 @@ def filled(config: Config) -> Config:
         name: value for name, value in found.items() if config.get(name) in (None, []) and value is not None
     }
     found |= _granite(config) if kind == "granitemoehybrid" else {}
+    if types := config.get("mlp_layer_types"):  # how many layers come before the first with experts
+        found["first_k_dense_replace"] = [*types, "sparse"].index("sparse")
     # So many tokens before its own, as in SGLang, for which it was published, and in transformers.
     if kind == "mimo_v2_flash" and (size := config.get("sliding_window_size")):
         found["sliding_window_size"] = size + 1
@@ -75,7 +79,8 @@ def refuse_left_out(config: Config, taken: Container[str]) -> None:
         if name in taken or name not in usual or name not in config:
             continue
         value, default = config[name], usual[name]
-        if value == default or any(value in alike and default in alike for alike in (NEUTRAL, GELU)):
+        alikes = NEUTRAL, GELU.get(str(config.get("model_type")), BY_TANH)
+        if value == default or any(value in alike and default in alike for alike in alikes):
             continue
         raise ValueError(f"{name} {value!r} is not read by the class of this architecture")
     summing = SUMMING.get(str(config.get("model_type")))
@@ -115,12 +120,6 @@ def _granite(config: Config) -> Config:
     return {"position_embedding_type": config.get("position_embedding_type") or "nope", **found}
 
 
-def _dense_first(config: Config) -> int:
-    """How many layers come before the first with experts."""
-    types = config.get("mlp_layer_types") or []
-    return types.index("sparse") if "sparse" in types else len(types)
-
-
 def _vocabulary(config: Config) -> Config:
     """Classes of models with a text model have a size of their own that stands above its own."""
     return {"vocab_size": (config.get("text_config") or {}).get("vocab_size")}
@@ -138,14 +137,8 @@ def _kimi_linear(config: Config) -> Config:
         "kda_layers": layers.get("linear_attention", []),
         "full_attn_layers": layers.get("full_attention", []),
     }
-    first = _dense_first(config)
     # The layers with full attention do not turn.
-    return {
-        "linear_attn_config": linear,
-        "rope_theta": 1e4,
-        "mla_use_nope": True,
-        "first_k_dense_replace": first,
-    }
+    return {"linear_attn_config": linear, "rope_theta": 1e4, "mla_use_nope": True}
 
 
 OMITTED: dict[str, Callable[[Config], Config]] = {
@@ -156,7 +149,6 @@ OMITTED: dict[str, Callable[[Config], Config]] = {
     "falcon_h1": lambda config: {
         "mamba_d_ssm": int((config.get("mamba_expand") or 2) * config["hidden_size"])
     },
-    "glm_moe_dsa": lambda config: {"first_k_dense_replace": _dense_first(config)},
     "mamba2": lambda config: {"intermediate_size": int(config.get("expand", 2) * config["hidden_size"])},
     "minicpm3": lambda config: {"rope_scaling": {}},
     "minimax_m2": lambda config: {"shared_intermediate_size": 0, "rotary_dim": config.get("head_dim")},

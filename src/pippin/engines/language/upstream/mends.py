@@ -68,6 +68,20 @@ def by_tanh(original: type, answer: Callable[[Any, mx.array], mx.array]) -> Mend
     return exchanged(type("ByTanh", (original,), {"__call__": answer}), why)
 
 
+def exact_where_named(
+    original: type, field: str, usual: str, answer: Callable[[Any, mx.array], mx.array]
+) -> Mend:
+    """The record of an MLP that computes GELU by tanh, and has to compute the exact one, as `answer` does, where a field
+    of its configuration names that."""
+    own = type("Exact", (original,), {"__call__": answer})
+
+    def made(module: Any, config: Mapping[str, Any]) -> None:
+        if config.get(field, usual) == "gelu":
+            become(module, own)
+
+    return Mend(original=original, why=f"`{field}` is not read", made=made)
+
+
 def storing(change: Callable[[Any, Arrays], Arrays]) -> Callable[[Any, Mapping[str, Any]], None]:
     """What has a model change the arrays of a checkpoint before its class reads them: `made` of a mend."""
 
@@ -153,7 +167,14 @@ def classes_of(config: Config) -> tuple[Any, Any]:
         return plain(arguments.of_spelled_out(other), other)
 
     def make(given: Any) -> nn.Module:
-        model = plain(given, config)
+        try:
+            model = plain(given, config)
+        except TypeError:
+            part = text if nested else whole
+            if not part.get("rope_scaling"):
+                raise
+            # The class leaves out what this scaling needs. The model gets it afterwards.
+            model = make_other({**part, "rope_scaling": unscaled(part["rope_scaling"])})
         complete(model, text if nested else whole, make_other)
         make_of(shared, model, config)
         windows.complete(model, whole, taken)

@@ -93,7 +93,9 @@ def settle_bits(model: nn.Module, arrays: Arrays, config: Config) -> None:
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     for part in (config, config.get("text_config")):
-        found = next((part[name] for name in OTHERS if name in part), None) if isinstance(part, dict) else None
+        found = (
+            next((part[name] for name in OTHERS if name in part), None) if isinstance(part, dict) else None
+        )
         if isinstance(found, dict) and found:
             inner = found.get("quantization")  # as in ModelOpt's own file
             found = inner if isinstance(inner, dict) else found
@@ -179,7 +181,6 @@ class _Opened:
         self.arrays[f"{prefix}scales"] = scales.astype(self.wide)
         self.arrays[f"{prefix}biases"] = (-zeros * scales).astype(self.wide)
         self.packed[prefix.removesuffix(".")] = {"group_size": group, "bits": bits, "mode": "affine"}
-
 
     def keep(self, prefix: str, words: mx.array, scales: mx.array, bits: int) -> None:
         """Numbers of 4 or 8 bits with points, packed as MLX does [out, words], with powers of two for 32 each."""

@@ -66,7 +66,9 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
             _refuse_other_part(model, config, part)
     _take_bases(model, used, config.get("layer_types") or ())
     for _, _, each in rotary_modules(model):
-        if getattr(each, "max_position_embeddings", 0) is None:  # classes leave it out, and can't turn without it
+        if (
+            getattr(each, "max_position_embeddings", 0) is None
+        ):  # classes leave it out, and can't turn without it
             each.max_position_embeddings = config.get("max_position_embeddings")
     _refuse_one_for_all(model, config, used)
 

@@ -30,9 +30,7 @@ TIED = "tie_word_embeddings"
 TYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
 
 
-def read_arrays(
-    folder: Path, config: Config, files: Files | None = None, *, vision: bool = False
-) -> Arrays:
+def read_arrays(folder: Path, config: Config, files: Files | None = None, *, vision: bool = False) -> Arrays:
     """The arrays of a checkpoint by name, none evaluated, for mlx-lm's model, or mlx-vlm's for `vision`; `config` gets
     the settings that go with them, and `files` where they lie.
 
