@@ -38,6 +38,22 @@ LOW_FACTOR, HIGH_FACTOR, ORIGINAL_CONTEXT = 1.0, 4.0, 8192  # in every Llama 3.1
 FACTOR_TOLERANCE: Final = 1e-4
 
 
+UNREAD: Final = {
+    "attention.clamp_kqv": 0.0,
+    "attention.scale": 0.0,
+    "attention.temperature_scale": 0.0,
+    "attn_logit_softcapping": 0.0,
+    "embedding_scale": 1.0,
+    "final_logit_softcapping": 0.0,
+    "logit_scale": 1.0,
+    "residual_scale": 1.0,
+    "rope.scaling.alpha": 0.0,
+    "rope.scaling.yarn_ext_factor": 1.0,
+    "rope.scaling.yarn_log_multiplier": 0.0,
+}
+"""Keys that llama.cpp computes with and that change nothing where they are 0 or this."""
+
+
 class Architecture(Struct, frozen=True):
     model_type: str  # config.json's
     written_by: str  # the class of transformers that config.json names
@@ -104,9 +120,18 @@ def _check(metadata: Metadata, config: Config) -> None:
     value_length = metadata.find_count("{arch}.attention.value_length")
     if value_length is not None and value_length != config["head_dim"]:
         raise metadata.unsupported("its keys and values are of different lengths")
+    if metadata.architecture != "gemma3" and metadata.find_count("{arch}.attention.sliding_window"):
+        raise metadata.unsupported(
+            f"a {metadata.architecture} model with sliding-window attention is not understood"
+        )
     rotated = metadata.find_count("{arch}.rope.dimension_count")
     if rotated is not None and rotated != config["head_dim"]:
         raise metadata.unsupported("only a part of each head is rotated")
+    if metadata.find_flag("{arch}.attention.causal") is False:
+        raise metadata.unsupported("its tokens see those behind them (attention.causal)")
+    for key, neutral in UNREAD.items():
+        if (value := metadata.find_real(f"{{arch}}.{key}")) not in (None, 0.0, neutral):
+            raise metadata.unsupported(f"its {key} of {value} is not read")
     if config["num_attention_heads"] % config["num_key_value_heads"] or config["head_dim"] % 2:
         raise metadata.unsupported("its numbers of heads do not fit together")
     if config["num_hidden_layers"] > 1024:
@@ -123,10 +148,17 @@ def _rope_scaling(metadata: Metadata, config: Config) -> Config | None:
         return {"rope_type": "linear", "factor": factor}
     if method == "yarn" and factor is not None:
         original = metadata.find_count("{arch}.rope.scaling.original_context_length")
+        names = ("beta_fast", "beta_slow")
+        found = {name: metadata.find_real(f"{{arch}}.rope.scaling.yarn_{name}") for name in names}
+        if grown := metadata.find_real(
+            "{arch}.rope.scaling.attn_factor"
+        ):  # llama.cpp multiplies the usual factor
+            found["attention_factor"] = grown * (0.1 * math.log(factor) + 1)
         return {
             "rope_type": "yarn",
             "factor": factor,
             "original_max_position_embeddings": original or round(config["max_position_embeddings"] / factor),
+            **{name: value for name, value in found.items() if value is not None},
         }
     if method in (None, "none", "linear"):
         return None
@@ -134,8 +166,6 @@ def _rope_scaling(metadata: Metadata, config: Config) -> Config | None:
 
 
 def _llama(metadata: Metadata, config: Config) -> Config:
-    if metadata.find_count("{arch}.attention.sliding_window"):
-        raise metadata.unsupported("a llama model with sliding-window attention is not understood")
     return {"hidden_act": "silu"}
 
 
@@ -150,10 +180,6 @@ def _qwen3(metadata: Metadata, config: Config) -> Config:
 
 
 def _gemma3(metadata: Metadata, config: Config) -> Config:
-    if metadata.find_real("gemma3.final_logit_softcapping") or metadata.find_real(
-        "gemma3.attn_logit_softcapping"
-    ):
-        raise metadata.unsupported("a Gemma 3 model with capped logits is not understood")
     # The file lacks the attention divisor; it equals the head length in all models but the 27B.
     head = config["hidden_size"] // config["num_attention_heads"]
     return {

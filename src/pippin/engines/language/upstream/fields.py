@@ -9,8 +9,7 @@ from pippin.engines.language.configuration import Config, fields_of, head_size
 
 BY_TANH = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh")
 GELU = dict.fromkeys(("gemma", "gpt2", "gpt_neox"), ("gelu", *BY_TANH))
-"""Names of the same activation, and by type names that all are read: transformers takes both forms of GELU to be that by
-tanh for Gemma."""
+"""Names of one activation; and by type, names that are all read. Gemma's `gelu` is that by tanh in transformers, too."""
 
 NEUTRAL = (None, False)
 COMPUTING = tuple(

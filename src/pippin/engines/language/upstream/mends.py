@@ -71,8 +71,8 @@ def by_tanh(original: type, answer: Callable[[Any, mx.array], mx.array]) -> Mend
 def exact_where_named(
     original: type, field: str, usual: str, answer: Callable[[Any, mx.array], mx.array]
 ) -> Mend:
-    """The record of an MLP that computes GELU by tanh, and has to compute the exact one, as `answer` does, where a field
-    of its configuration names that."""
+    """The record of an MLP that computes GELU by tanh, and has to compute the exact one, as `answer` does, where a
+    field of its configuration names that."""
     own = type("Exact", (original,), {"__call__": answer})
 
     def made(module: Any, config: Mapping[str, Any]) -> None:

@@ -49,9 +49,9 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     used = {kind: table for kind, table in tables.items() if kind in types}
     main = used.get("full_attention", {})
     scaling = scaling_of(main, config)
-    plain = {"rope_scaling": unscaled(scaling)}
+    kind, plain = scaling.get("rope_type"), {"rope_scaling": unscaled(scaling)}
     plain |= _in_tables(config, {"rope_type": "default", "type": "default"})
-    if (kind := scaling.get("rope_type")) not in PLAIN and (other := _made(make, {**config, **plain})):
+    if kind not in PLAIN and (other := _made(make, {**config, **plain})):
         pairs = any(getattr(each, "traditional", False) for _, _, each in rotary_modules(other))
         if len(tables) == 1 and (kind == "proportional" or (kind == "longrope" and pairs)):
             raise _unread(kind)
@@ -61,14 +61,14 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     whole = {"partial_rotary_factor": 1.0, "rotary_pct": 1.0}
     whole |= _in_tables(config, {"partial_rotary_factor": 1.0})
     ignored = not fields_of(config).part_of_head and kind in (None, "default")
-    if part is not None and not ignored and (other := _made(make, {**config, **whole})):
-        if fingerprint(other) == fingerprint(model):
+    if part is not None and not ignored:
+        other = _made(make, {**config, **whole})
+        if other is not None and fingerprint(other) == fingerprint(model):
             _refuse_other_part(model, config, part)
     _take_bases(model, used, config.get("layer_types") or ())
     for _, _, each in rotary_modules(model):
-        if (
-            getattr(each, "max_position_embeddings", 0) is None
-        ):  # classes leave it out, and can't turn without it
+        # Some classes leave out the size without which they do not turn.
+        if getattr(each, "max_position_embeddings", 0) is None:
             each.max_position_embeddings = config.get("max_position_embeddings")
     _refuse_one_for_all(model, config, used)
 
