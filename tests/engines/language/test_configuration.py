@@ -401,3 +401,10 @@ def test_sizes_that_a_part_leaves_out_are_those_of_transformers(family: str) -> 
     for part in given:
         sizes = {name: taken[part][name] for name in OF_WHOLE}
         assert {name: read[part][name] for name in OF_WHOLE} == sizes
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_a_scaling_that_lacks_a_setting_or_is_unknown_is_told_as_such(kind: str) -> None:
+    llama3 = {name: value for name, value in SCALINGS["llama3"].items() if name != "factor"}
+    assert "'rope_type'='llama3': {'factor'}" in turns(newer(kind, {"rope_type": "llama3", **llama3}))
+    assert "RoPE type ntk" in turns(older(kind, {"rope_type": "ntk", "factor": 2.0}))

@@ -90,7 +90,7 @@ class Turns(Struct, frozen=True):
     taken: Config = {}
     """The other fields with what transformers takes for those that are missing."""
     refused: str | None = None
-    """A field that may not be null."""
+    """What is wrong with it, as a sentence."""
 
 
 NONE: Final = Turns({})
@@ -108,6 +108,10 @@ OF_WHOLE = frozenset({"hidden_size", "intermediate_size", "num_attention_heads",
 
 OF_NULL = re.compile(r"Field '(\w+)' .*got NoneType")
 """What transformers says of a field that may not be null."""
+
+NULL = "{} is null in config.json, and needs a value"
+LACKING = "Missing required keys in `rope_parameters`"
+"""What it says where a scaling lacks a setting."""
 
 UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError, ArithmeticError)
 
@@ -132,8 +136,10 @@ def _turns_of(kind: str, words: str) -> Turns:
             with warnings.catch_warnings(action="ignore"):  # older spellings are read all the same
                 return _turns(CONFIG_MAPPING[kind](**given), given)
         except (*UNREADABLE, StrictDataclassError) as error:
-            null = OF_NULL.search(str(error))
-            return NONE if null is None else Turns({}, refused=fields_of(given).names.get(null[1], null[1]))
+            text = str(error)
+            if (null := OF_NULL.search(text)) is not None:
+                return Turns({}, refused=NULL.format(fields_of(given).names.get(null[1], null[1])))
+            return Turns({}, refused=text.strip('"')) if LACKING in text else NONE
 
     return kept(Turns, ask, kind, words)
 
@@ -161,14 +167,14 @@ def _turns(made: Any, given: Config, apart: frozenset[str] = OF_WHOLE) -> Turns:
 
 def completed(config: Config) -> Config:
     """The configuration, and those of its parts, spelled out, with what transformers takes for missing fields. Raises
-    `ValueError` for one that is null where transformers refuses this."""
+    `ValueError` for one that is null, or lacks a setting, where transformers refuses this."""
     turns = turns_of(config)
     # DBRX's base lies in a part that has no table.
     tables = [{**config[name], **(part.table or {})} for name, part in turns.parts.items()]
     tables += rotary_tables({"rope_parameters": turns.table}).values()
-    null = "rope_theta" if any(table.get("rope_theta", "") is None for table in tables) else turns.refused
-    if null is not None:
-        raise ValueError(f"{null} is null in config.json, and needs a value")
+    null = any(table.get("rope_theta", "") is None for table in tables)
+    if (refused := NULL.format("rope_theta") if null else turns.refused) is not None:
+        raise ValueError(refused)
 
     def whole(config: Config, turns: Turns) -> Config:
         missing = {

@@ -151,10 +151,10 @@ def classes_of(config: Config) -> tuple[Any, Any]:
     def plain(given: Any, changed: Config) -> nn.Module:
         try:
             model: nn.Module = model_class(given)
-        except (ValueError, LookupError, StopIteration) as error:
+        except (ValueError, IndexError, StopIteration) as error:
             # Many classes look for the first layer of each type.
             kinds = {*((changed.get("text_config") or changed).get("layer_types") or ())}
-            if len(kinds) != 1:
+            if len(kinds) != 1 or (type(error) is ValueError and "in list" not in str(error)):
                 raise
             raise ValueError(
                 f"layer_types of {kinds.pop()} alone are not read by this architecture's class"
