@@ -251,8 +251,10 @@ def test_yarn_has_the_factors_that_the_file_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3"])
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("attention.scale", 0.5), ("final_logit_softcapping", 30.0), ("logit_scale", 0.25)]
-    + [("attention.causal", False), ("rope.scaling.yarn_log_multiplier", 0.1)],
+    [
+        *(("attention.scale", 0.5), ("final_logit_softcapping", 30.0), ("logit_scale", 0.25)),
+        *(("attention.causal", False), ("rope.scaling.yarn_log_multiplier", 0.1)),
+    ],
 )
 def test_a_key_that_changes_the_answers_is_refused_by_name(
     tmp_path: Path, architecture: str, key: str, value: float

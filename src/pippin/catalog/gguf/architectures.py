@@ -38,19 +38,13 @@ LOW_FACTOR, HIGH_FACTOR, ORIGINAL_CONTEXT = 1.0, 4.0, 8192  # in every Llama 3.1
 FACTOR_TOLERANCE: Final = 1e-4
 
 
-UNREAD: Final = {
-    "attention.clamp_kqv": 0.0,
-    "attention.scale": 0.0,
-    "attention.temperature_scale": 0.0,
-    "attn_logit_softcapping": 0.0,
-    "embedding_scale": 1.0,
-    "final_logit_softcapping": 0.0,
-    "logit_scale": 1.0,
-    "residual_scale": 1.0,
-    "rope.scaling.alpha": 0.0,
-    "rope.scaling.yarn_ext_factor": 1.0,
-    "rope.scaling.yarn_log_multiplier": 0.0,
-}
+UNREAD: Final = dict.fromkeys(
+    (
+        "attention.clamp_kqv attention.scale attention.temperature_scale attn_logit_softcapping "
+        "final_logit_softcapping rope.scaling.alpha rope.scaling.yarn_log_multiplier"
+    ).split(),
+    0.0,
+) | dict.fromkeys("embedding_scale logit_scale residual_scale rope.scaling.yarn_ext_factor".split(), 1.0)
 """Keys that llama.cpp computes with and that change nothing where they are 0 or this."""
 
 
@@ -165,18 +159,10 @@ def _rope_scaling(metadata: Metadata, config: Config) -> Config | None:
     raise metadata.unsupported(f"its rotary positions are scaled by the unknown method {method!r}")
 
 
-def _llama(metadata: Metadata, config: Config) -> Config:
-    return {"hidden_act": "silu"}
-
-
 def _qwen2(metadata: Metadata, config: Config) -> Config:
     if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
         raise metadata.unsupported("its numbers of heads do not fit together")
     return {"hidden_act": "silu"}
-
-
-def _qwen3(metadata: Metadata, config: Config) -> Config:
-    return {"hidden_act": "silu", "attention_bias": False}
 
 
 def _gemma3(metadata: Metadata, config: Config) -> Config:
@@ -196,14 +182,19 @@ ARCHITECTURES: Final = {
         "llama",
         "LlamaForCausalLM",
         BLOCK,
-        _llama,
+        lambda *_: {"hidden_act": "silu"},
         biases=frozenset({"attn_q", "attn_k", "attn_v", "attn_output"}),
         interleaved=True,
     ),
     "qwen2": Architecture(
         "qwen2", "Qwen2ForCausalLM", BLOCK, _qwen2, frozenset({"attn_q", "attn_k", "attn_v"})
     ),
-    "qwen3": Architecture("qwen3", "Qwen3ForCausalLM", BLOCK | HEAD_NORMS, _qwen3),
+    "qwen3": Architecture(
+        "qwen3",
+        "Qwen3ForCausalLM",
+        BLOCK | HEAD_NORMS,
+        lambda *_: {"hidden_act": "silu", "attention_bias": False},
+    ),
     "gemma3": Architecture(
         "gemma3_text", "Gemma3ForCausalLM", BLOCK | HEAD_NORMS | GEMMA_NORMS, _gemma3, norms_plus_one=True
     ),

@@ -9,7 +9,7 @@ from pippin.engines.language.configuration import Config, fields_of, head_size
 
 BY_TANH = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh")
 GELU = dict.fromkeys(("gemma", "gpt2", "gpt_neox"), ("gelu", *BY_TANH))
-"""Names of one activation; and by type, names that are all read. Gemma's `gelu` is that by tanh in transformers, too."""
+"""Names of one activation, and by type those that are all read. Gemma's `gelu` is that by tanh in transformers, too."""
 
 NEUTRAL = (None, False)
 COMPUTING = tuple(
@@ -57,6 +57,9 @@ def filled(config: Config) -> Config:
     # So many tokens before its own, as in SGLang, for which it was published, and in transformers.
     if kind == "mimo_v2_flash" and (size := config.get("sliding_window_size")):
         found["sliding_window_size"] = size + 1
+    # Its class gives positions no size of the window. The model gets those that need it afterwards.
+    if kind == "gpt_oss" and (config.get("rope_scaling") or {}).get("rope_type") in ("dynamic", "longrope"):
+        found["rope_scaling"] = None
     found |= _pattern(config)
     if isinstance(text := config.get("text_config"), dict):
         found["text_config"] = filled(text)

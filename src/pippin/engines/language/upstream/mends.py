@@ -167,14 +167,7 @@ def classes_of(config: Config) -> tuple[Any, Any]:
         return plain(arguments.of_spelled_out(other), other)
 
     def make(given: Any) -> nn.Module:
-        try:
-            model = plain(given, config)
-        except TypeError:
-            part = text if nested else whole
-            if not part.get("rope_scaling"):
-                raise
-            # The class leaves out what this scaling needs. The model gets it afterwards.
-            model = make_other({**part, "rope_scaling": unscaled(part["rope_scaling"])})
+        model = plain(given, config)
         complete(model, text if nested else whole, make_other)
         make_of(shared, model, config)
         windows.complete(model, whole, taken)

@@ -26,13 +26,7 @@ from pippin.engines.language.upstream.newest import (
 )
 from pippin.engines.language.upstream.quantised import Arrays, settle_bits
 from pippin.engines.language.upstream.rotary import complete
-from pippin.engines.language.upstream.stored import (
-    OF_HEAD,
-    read_arrays,
-    refuse_lost_head,
-    with_head,
-    with_tied_head,
-)
+from pippin.engines.language.upstream.stored import OF_HEAD, read_arrays, refuse_lost_head, with_head
 
 
 def _spelling_out(read: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,7 +110,7 @@ def _reading_stored(folder: Path) -> Iterator[None]:
         model: nn.Module, config: Config, weights: Arrays, *given: Any, **named: Any
     ) -> nn.Module:
         refuse_lost_head(model, weights, config)
-        weights = with_tied_head(model, with_head(renamed(model, weights), heads), config)
+        weights = with_head(model, renamed(model, weights), config, heads)
         return load(model, config, weights, *given, **named)
 
     with replaced(

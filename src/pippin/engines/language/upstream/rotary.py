@@ -66,10 +66,6 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
         if other is not None and fingerprint(other) == fingerprint(model):
             _refuse_other_part(model, config, part)
     _take_bases(model, used, config.get("layer_types") or ())
-    for _, _, each in rotary_modules(model):
-        # Some classes leave out the size without which they do not turn.
-        if getattr(each, "max_position_embeddings", 0) is None:
-            each.max_position_embeddings = config.get("max_position_embeddings")
     _refuse_one_for_all(model, config, used)
 
 

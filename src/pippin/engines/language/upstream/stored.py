@@ -75,29 +75,24 @@ def _settle_ties(arrays: Arrays, config: Config) -> None:
             part[TIED] = head is None
 
 
-def with_head(arrays: Arrays, stored: Arrays) -> Arrays:
-    """The arrays with those of the head as they are stored: some classes put the embedding in its place."""
-    heads = {name.rpartition(".")[2]: array for name, array in stored.items() if OF_HEAD.search(name)}
+def with_head(model: nn.Module, arrays: Arrays, config: Config, stored: Arrays) -> Arrays:
+    """The arrays by the names of a model's parameters, with those of the head that are `stored`, since some classes put
+    the embedding in its place, or the embedding's where it is the head and the class has one of its own."""
+    paths = [path for path, _ in model.named_modules() if not OF_MEDIA.search(path)]
+    heads, embeddings = (
+        [f"{path}." for path in paths if part.search(f"{path}.weight")] for part in (HEAD, EMBEDDING)
+    )
+    tied = True in (config.get(TIED), (config.get("text_config") or {}).get(TIED))
+    if tied and len(heads) == len(embeddings) == 1 and f"{heads[0]}weight" not in arrays:
+        found = {name: array for name, array in arrays.items() if name.startswith(embeddings[0])}
+        return arrays | {name.replace(embeddings[0], heads[0]): array for name, array in found.items()}
+    kept = {name.rpartition(".")[2]: array for name, array in stored.items() if OF_HEAD.search(name)}
 
     def own(name: str, array: mx.array) -> mx.array:
-        head = heads.get(name.rpartition(".")[2], array) if OF_HEAD.search(name) else array
+        head = kept.get(name.rpartition(".")[2], array) if OF_HEAD.search(name) else array
         return head if (head.shape, head.dtype) == (array.shape, array.dtype) else array
 
     return {name: own(name, array) for name, array in arrays.items()}
-
-
-def with_tied_head(model: nn.Module, arrays: Arrays, config: Config) -> Arrays:
-    """The arrays by the names of a model's parameters, with the embedding as the head as well where the configuration
-    says that they are one and the model's class has a head of its own."""
-    text = config.get("text_config") or {}
-    paths = [path for path, _ in model.named_modules()]
-    heads = [path for path in paths if HEAD.search(f"{path}.weight") and f"{path}.weight" not in arrays]
-    embeddings = [path for path in paths if EMBEDDING.search(f"{path}.weight") and not OF_MEDIA.search(path)]
-    if True not in (config.get(TIED), text.get(TIED)) or len(heads) != 1 or len(embeddings) != 1:
-        return arrays
-    [head], [embedding] = heads, embeddings
-    tied = {name: array for name, array in arrays.items() if name.startswith(f"{embedding}.")}
-    return arrays | {f"{head}.{name.rpartition('.')[2]}": array for name, array in tied.items()}
 
 
 def refuse_lost_head(model: nn.Module, arrays: Arrays, config: Config) -> None:
@@ -145,7 +140,7 @@ def classes_in(folder: Path, aside: tuple[str, ...] = ()) -> Callable[[Config], 
             def once(_: Arrays) -> Any:
                 # An attribute of the model would hold all arrays as long as it lives.
                 del model.sanitize
-                return with_tied_head(model, sanitize(arrays), config)
+                return with_head(model, sanitize(arrays), config, {})
 
             model.sanitize = once
             return model
