@@ -64,6 +64,11 @@ ALWAYS: dict[str, Config] = {
 """Fields of which transformers' class of an architecture knows one value, and writes none."""
 
 
+def unread(what: str) -> ValueError:
+    """The error for a setting that changes what a model computes, and that its class leaves out."""
+    return ValueError(f"{what} is not read by the class of this architecture")
+
+
 def with_required(config: Config, required: Iterable[str]) -> Config:
     """The configuration with fields that a class requires and transformers does not write, as far as others tell
     them."""

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
-from pippin.engines.language.configuration import Config, fields_of, head_size
+from pippin.engines.language.configuration import Config, fields_of, head_size, unread
 
 BY_TANH = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh")
 GELU = dict.fromkeys(("gemma", "gpt2", "gpt_neox"), ("gelu", *BY_TANH))
@@ -71,7 +71,7 @@ def refuse_unread(config: Config, taken: Mapping[str, Any]) -> None:
     refuse_left_out(config, taken)
     kind = config.get("model_type")
     if kind in SPECIAL and (name := SPECIAL[kind](config)):
-        raise ValueError(f"{name} {config[name]!r} is not read by the class of this architecture")
+        raise unread(f"{name} {config[name]!r}")
 
 
 def refuse_left_out(config: Config, taken: Container[str]) -> None:
@@ -84,18 +84,18 @@ def refuse_left_out(config: Config, taken: Container[str]) -> None:
         alikes = NEUTRAL, GELU.get(str(config.get("model_type")), BY_TANH)
         if value == default or any(value in alike and default in alike for alike in alikes):
             continue
-        raise ValueError(f"{name} {value!r} is not read by the class of this architecture")
+        raise unread(f"{name} {value!r}")
     summing = SUMMING.get(str(config.get("model_type")))
     if summing and config.get("num_experts_per_tok") == 1 and config.get(summing):
         with_it = "" if summing == "num_experts_per_tok" else f" with {summing}"
-        raise ValueError(f"num_experts_per_tok 1{with_it} is not read by the class of this architecture")
+        raise unread(f"num_experts_per_tok 1{with_it}")
     if "full_attention_interval" in taken and "layer_types" not in taken:
         count, every = config.get("num_hidden_layers") or 0, _pattern(config).get("full_attention_interval")
         every = every or config.get("full_attention_interval") or 4
         own = ["linear_attention" if place % every else "full_attention" for place in range(1, count + 1)]
         types = config.get("layer_types") or own
         if types != own or "full_attention" not in own:
-            raise ValueError(f"layer_types {types!r} is not read by the class of this architecture")
+            raise unread(f"layer_types {types!r}")
 
 
 def with_pattern(config: Config) -> Config:

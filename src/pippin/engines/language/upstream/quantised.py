@@ -5,7 +5,7 @@ A method has a function here, or is left to the libraries, or is refused by its 
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import mlx.core as mx
@@ -119,17 +119,13 @@ class _Opened:
 
     def __init__(self, arrays: Arrays, settings: Mapping[str, Any], wide: mx.Dtype) -> None:
         self.arrays, self.settings, self.wide = dict(arrays), settings, wide
-        self.packed: dict[str, dict[str, Any]] = {}  # the settings of MLX's own packing, by module
 
     def all(self, read: "Callable[[_Opened], None]", config: Config) -> Arrays:
         read(self)
         self._drop(BESIDE)
-        usual = next(iter(self.packed.values()), NONE)
-        others = {path: own for path, own in self.packed.items() if own != usual}
-        config["quantization_config"] = {**usual, **others}
-        if not self.packed:
+        config["quantization_config"] = NONE
+        if not any(name.endswith(".scales") for name in self.arrays):
             return self.arrays
-        config["quantization"] = config["quantization_config"]
         return {
             name: array.astype(self.wide) if mx.issubdtype(array.dtype, mx.floating) else array
             for name, array in self.arrays.items()
@@ -180,13 +176,6 @@ class _Opened:
         self.arrays[f"{prefix}weight"] = packed
         self.arrays[f"{prefix}scales"] = scales.astype(self.wide)
         self.arrays[f"{prefix}biases"] = (-zeros * scales).astype(self.wide)
-        self.packed[prefix.removesuffix(".")] = {"group_size": group, "bits": bits, "mode": "affine"}
-
-    def keep(self, prefix: str, words: mx.array, scales: mx.array, bits: int) -> None:
-        """Numbers of 4 or 8 bits with points, packed as MLX does [out, words], with powers of two for 32 each."""
-        self.arrays[f"{prefix}weight"], self.arrays[f"{prefix}scales"] = words, scales
-        own = {"group_size": MICRO, "bits": bits, "mode": f"mxfp{bits}"}
-        self.packed[prefix.removesuffix(".")] = own
 
 
 def unpacked(words: mx.array, bits: int) -> mx.array:
@@ -211,13 +200,9 @@ def _is_in_order(index: mx.array, groups: int) -> bool:
     return bool((found == np.arange(found.size) * groups // found.size).all())
 
 
-def scaled(weight: mx.array, scales: mx.array, block: tuple[int, int], wide: mx.Dtype) -> mx.array:
-    """A matrix [..., rows, columns] times its scales: one, one for each row, or one for each block."""
-    return (weight.astype(mx.float32) * _spread(scales, weight.shape, block)).astype(wide)
-
-
-def _spread(found: mx.array, shape: tuple[int, ...], block: tuple[int, int]) -> mx.array:
-    """Scales or zeros for each number of a matrix of this shape, in float32."""
+def _spread(found: mx.array, shape: tuple[int, ...], block: Sequence[int] = (1, 1)) -> mx.array:
+    """Scales or zeros, one, one for each row, or one for each block, for each number of a matrix of this shape
+    [..., rows, columns], in float32."""
     found = found.astype(mx.float32)
     if found.size == 1:
         return found.reshape(())
@@ -232,16 +217,17 @@ def _spread(found: mx.array, shape: tuple[int, ...], block: tuple[int, int]) -> 
 
 def _fp8(opened: _Opened) -> None:
     """Scales for blocks, rows or whole matrices, by the name that DeepSeek gave them or another."""
-    block = tuple(opened.settings.get("weight_block_size") or (BLOCK, BLOCK))
+    block = opened.settings.get("weight_block_size") or (BLOCK, BLOCK)
     for suffix in ("weight_scale_inv", "weight_scale", "gate_up_proj_scale_inv", "down_proj_scale_inv"):
         own = suffix.removesuffix("_inv").removesuffix("_scale")
         for prefix, (scales,) in opened.taken(suffix):
             if (weight := opened.arrays.get(prefix + own)) is None:
                 continue
-            if scales.dtype == mx.uint8:
-                opened.keep(prefix, _words(mx.to_fp8(weight)), scales, 8)
-            else:
-                opened.arrays[prefix + own] = scaled(weight, scales, (block[0], block[1]), opened.wide)
+            if scales.dtype == mx.uint8:  # powers of two for 32 numbers each, as MLX has them
+                opened.arrays |= {f"{prefix}weight": _words(mx.to_fp8(weight)), f"{prefix}scales": scales}
+                continue
+            wide = weight.astype(mx.float32) * _spread(scales, weight.shape, block)
+            opened.arrays[prefix + own] = wide.astype(opened.wide)
 
 
 def _compressed(opened: _Opened) -> None:
@@ -265,7 +251,7 @@ def _compressed(opened: _Opened) -> None:
     for prefix, (zeros,) in opened.taken("weight_zero_point"):
         if (name := f"{prefix}weight") in opened.arrays:
             weight = opened.arrays[name].astype(mx.float32)
-            opened.arrays[name] = weight - _spread(zeros, weight.shape, (1, 1))
+            opened.arrays[name] = weight - _spread(zeros, weight.shape)
     _fp8(opened)
 
 
@@ -275,11 +261,11 @@ def _fp4(opened: _Opened, prefix: str, words: mx.array, scales: mx.array, factor
         kind = opened.settings.get("format") or opened.settings.get("quant_method")
         raise ValueError(f"{prefix}weight is packed in a form of {kind} that is not read here: {AGAIN}")
     if scales.dtype == mx.uint8:
-        opened.keep(prefix, _words(words), scales, 4)
+        opened.arrays |= {f"{prefix}weight": _words(words), f"{prefix}scales": scales}
         return
     table = mx.array([*FP4, *(-each for each in FP4)])
     numbers = table[mx.stack([words & 15, words >> 4], axis=-1).reshape(*words.shape[:-1], -1)]
-    found = numbers * _spread(scales, numbers.shape, (1, 1)) * factor
+    found = numbers * _spread(scales, numbers.shape) * factor
     opened.arrays[f"{prefix}weight"] = found.astype(opened.wide)
 
 

@@ -22,6 +22,7 @@ from pippin.engines.language.configuration import (
     rotary_tables,
     scaling_of,
     spelled_out,
+    unread,
     unscaled,
 )
 
@@ -54,7 +55,7 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     if kind not in PLAIN and (other := _made(make, {**config, **plain})):
         pairs = any(getattr(each, "traditional", False) for _, _, each in rotary_modules(other))
         if len(tables) == 1 and (kind == "proportional" or (kind == "longrope" and pairs)):
-            raise _unread(kind)
+            raise unread(f"rope_scaling of the type {kind!r}")
         if fingerprint(other) == fingerprint(model):
             _scale(model, config, scaling, alone=len(tables) == 1)
     part = main.get("partial_rotary_factor")
@@ -86,10 +87,6 @@ def _made(make: Make, config: Config) -> nn.Module | None:
         return None
 
 
-def _unread(kind: str) -> ValueError:
-    return ValueError(f"rope_scaling of the type {kind!r} is not read by the class of this architecture")
-
-
 def _scale(model: nn.Module, config: Config, scaling: Config, *, alone: bool) -> None:
     """Put scaled modules in the places of plain ones, or give modules of several axes scaled frequencies."""
     found, bases = list(rotary_modules(model)), _bases(model)
@@ -99,7 +96,7 @@ def _scale(model: nn.Module, config: Config, scaling: Config, *, alone: bool) ->
     codes = [getattr(type(parent).__call__, "__code__", None) for parent, _, _ in found]
     by_base = any("base" in code.co_names for code in codes if code is not None)
     if not alone or base is None or by_base or not (len(bases) == 1 or (found and of_axes)):
-        raise _unread(scaling["rope_type"])
+        raise unread(f"rope_scaling of the type {scaling['rope_type']!r}")
     for parent, name, each in found:
         dims = 2 * each._inv_freq.size if of_axes else each.dims
         traditional = not of_axes and each.traditional
@@ -179,7 +176,7 @@ def _take_bases(model: nn.Module, tables: Mapping[str, Config], types: Iterable[
     for kind, table in tables.items():
         theta = table.get("rope_theta")
         if bases and theta is not None and float(theta) not in bases:
-            raise ValueError(f"rope_theta {theta} of {kind} is not read by the class of this architecture")
+            raise unread(f"rope_theta {theta} of {kind}")
 
 
 def _bases(model: nn.Module) -> set[float]:
