@@ -40,8 +40,8 @@ FACTOR_TOLERANCE: Final = 1e-4
 
 UNREAD: Final = dict.fromkeys(
     (
-        "attention.clamp_kqv attention.scale attention.temperature_scale attn_logit_softcapping "
-        "final_logit_softcapping rope.scaling.alpha rope.scaling.yarn_log_multiplier"
+        "attention.clamp_kqv attention.scale attention.sliding_window attention.temperature_scale "
+        "attn_logit_softcapping final_logit_softcapping rope.scaling.alpha rope.scaling.yarn_log_multiplier"
     ).split(),
     0.0,
 ) | dict.fromkeys("embedding_scale logit_scale residual_scale rope.scaling.yarn_ext_factor".split(), 1.0)
@@ -99,8 +99,7 @@ def _common(metadata: Metadata) -> Config:
         "rms_norm_eps": metadata.real("{arch}.attention.layer_norm_rms_epsilon"),
         "rope_theta": metadata.find_real("{arch}.rope.freq_base") or 10000.0,
     }
-    scaling = _rope_scaling(metadata, config)
-    if scaling is not None:
+    if scaling := _rope_scaling(metadata, config):
         config["rope_scaling"] = scaling
     _check(metadata, config)
     return config
@@ -114,17 +113,14 @@ def _check(metadata: Metadata, config: Config) -> None:
     value_length = metadata.find_count("{arch}.attention.value_length")
     if value_length is not None and value_length != config["head_dim"]:
         raise metadata.unsupported("its keys and values are of different lengths")
-    if metadata.architecture != "gemma3" and metadata.find_count("{arch}.attention.sliding_window"):
-        raise metadata.unsupported(
-            f"a {metadata.architecture} model with sliding-window attention is not understood"
-        )
     rotated = metadata.find_count("{arch}.rope.dimension_count")
     if rotated is not None and rotated != config["head_dim"]:
         raise metadata.unsupported("only a part of each head is rotated")
     if metadata.find_flag("{arch}.attention.causal") is False:
         raise metadata.unsupported("its tokens see those behind them (attention.causal)")
     for key, neutral in UNREAD.items():
-        if (value := metadata.find_real(f"{{arch}}.{key}")) not in (None, 0.0, neutral):
+        reads = metadata.architecture == "gemma3" and key == "attention.sliding_window"
+        if not reads and (value := metadata.find_real(f"{{arch}}.{key}")) not in (None, 0.0, neutral):
             raise metadata.unsupported(f"its {key} of {value} is not read")
     if config["num_attention_heads"] % config["num_key_value_heads"] or config["head_dim"] % 2:
         raise metadata.unsupported("its numbers of heads do not fit together")
@@ -144,9 +140,8 @@ def _rope_scaling(metadata: Metadata, config: Config) -> Config | None:
         original = metadata.find_count("{arch}.rope.scaling.original_context_length")
         names = ("beta_fast", "beta_slow")
         found = {name: metadata.find_real(f"{{arch}}.rope.scaling.yarn_{name}") for name in names}
-        if grown := metadata.find_real(
-            "{arch}.rope.scaling.attn_factor"
-        ):  # llama.cpp multiplies the usual factor
+        # llama.cpp multiplies the usual factor by this.
+        if grown := metadata.find_real("{arch}.rope.scaling.attn_factor"):
             found["attention_factor"] = grown * (0.1 * math.log(factor) + 1)
         return {
             "rope_type": "yarn",

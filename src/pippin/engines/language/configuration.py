@@ -43,7 +43,6 @@ SECTIONS = ("mrope_section", "mrope_interleaved")
 """Settings of positions in several axes, scaled or not."""
 
 DERIVED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "head_dim": lambda config: head_size(config),
     "block_dim": lambda config: config.get("hidden_size"),
     "n_ctx": lambda config: config.get("n_positions"),
     "is_moe_layer": lambda config: [kind == "sparse" for kind in config["mlp_layer_types"]],

@@ -27,9 +27,6 @@ whole matrix."""
 SETTINGS: Final = ("quantization", "quantization_config")
 """Where configurations tell how arrays are packed."""
 
-OTHERS: Final = ("quantization_config", "compression_config")
-"""The same for those of other tools."""
-
 NONE: Final = {"quant_method": "none"}
 """In place of the settings of weights that are unpacked. The libraries look elsewhere where there are none."""
 
@@ -93,9 +90,8 @@ def settle_bits(model: nn.Module, arrays: Arrays, config: Config) -> None:
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     for part in (config, config.get("text_config")):
-        found = (
-            next((part[name] for name in OTHERS if name in part), None) if isinstance(part, dict) else None
-        )
+        part = part if isinstance(part, dict) else {}
+        found = part.get("quantization_config") or part.get("compression_config")
         if isinstance(found, dict) and found:
             inner = found.get("quantization")  # as in ModelOpt's own file
             found = inner if isinstance(inner, dict) else found
@@ -217,6 +213,10 @@ def _spread(found: mx.array, shape: tuple[int, ...], block: Sequence[int] = (1, 
 
 def _fp8(opened: _Opened) -> None:
     """Scales for blocks, rows or whole matrices, by the name that DeepSeek gave them or another."""
+    for prefix, (scale, scales) in opened.taken(
+        "weight_scale_2", "weight_scale"
+    ):  # ModelOpt's numbers of 4 bits
+        _fp4(opened, prefix, opened.arrays[f"{prefix}weight"], scales, scale)
     block = opened.settings.get("weight_block_size") or (BLOCK, BLOCK)
     for suffix in ("weight_scale_inv", "weight_scale", "gate_up_proj_scale_inv", "down_proj_scale_inv"):
         own = suffix.removesuffix("_inv").removesuffix("_scale")
@@ -267,12 +267,6 @@ def _fp4(opened: _Opened, prefix: str, words: mx.array, scales: mx.array, factor
     numbers = table[mx.stack([words & 15, words >> 4], axis=-1).reshape(*words.shape[:-1], -1)]
     found = numbers * _spread(scales, numbers.shape) * factor
     opened.arrays[f"{prefix}weight"] = found.astype(opened.wide)
-
-
-def _modelopt(opened: _Opened) -> None:
-    for prefix, (scale, scales) in opened.taken("weight_scale_2", "weight_scale"):
-        _fp4(opened, prefix, opened.arrays[f"{prefix}weight"], scales, scale)
-    _fp8(opened)
 
 
 def _gptq(opened: _Opened) -> None:
@@ -330,7 +324,7 @@ def _four_bits(opened: _Opened, name: str, told: Mapping[str, Any]) -> mx.array:
 METHODS: Final[dict[str, Callable[[_Opened], None]]] = {
     "fp8": _fp8,
     "fbgemm_fp8": _fp8,
-    "modelopt": _modelopt,
+    "modelopt": _fp8,
     "compressed-tensors": _compressed,
     "gptq": _gptq,
     "awq": _awq,
