@@ -50,17 +50,16 @@ UNREAD: Final = dict.fromkeys(
 
 class Architecture(Struct, frozen=True):
     model_type: str  # config.json's
-    written_by: str  # the class of transformers that config.json names
     block: Mapping[str, str]
     own: Callable[[Metadata, Config], Config]  # what its config.json has beside that of all; checks the rest
     biases: frozenset[str] = frozenset()  # modules that may have one
-    # What llama.cpp's converter did to tensors and the import undoes.
-    interleaved: bool = False  # llama's rotary rows of q and k
-    norms_plus_one: bool = False  # Gemma's norms
 
     def config(self, metadata: Metadata) -> Config:
         common = _common(metadata)
-        named = {"model_type": self.model_type, "architectures": [self.written_by]}
+        written_by = (
+            f"{self.model_type.removesuffix('_text').capitalize()}ForCausalLM"  # a class of transformers
+        )
+        named = {"model_type": self.model_type, "architectures": [written_by]}
         return named | self.own(metadata, common) | common
 
     def target(self, name: str, layers: int) -> tuple[str, Literal["weight", "bias"]] | None:
@@ -175,24 +174,15 @@ def _gemma3(metadata: Metadata, config: Config) -> Config:
 ARCHITECTURES: Final = {
     "llama": Architecture(
         "llama",
-        "LlamaForCausalLM",
         BLOCK,
         lambda *_: {"hidden_act": "silu"},
-        biases=frozenset({"attn_q", "attn_k", "attn_v", "attn_output"}),
-        interleaved=True,
+        frozenset({"attn_q", "attn_k", "attn_v", "attn_output"}),
     ),
-    "qwen2": Architecture(
-        "qwen2", "Qwen2ForCausalLM", BLOCK, _qwen2, frozenset({"attn_q", "attn_k", "attn_v"})
-    ),
+    "qwen2": Architecture("qwen2", BLOCK, _qwen2, frozenset({"attn_q", "attn_k", "attn_v"})),
     "qwen3": Architecture(
-        "qwen3",
-        "Qwen3ForCausalLM",
-        BLOCK | HEAD_NORMS,
-        lambda *_: {"hidden_act": "silu", "attention_bias": False},
+        "qwen3", BLOCK | HEAD_NORMS, lambda *_: {"hidden_act": "silu", "attention_bias": False}
     ),
-    "gemma3": Architecture(
-        "gemma3_text", "Gemma3ForCausalLM", BLOCK | HEAD_NORMS | GEMMA_NORMS, _gemma3, norms_plus_one=True
-    ),
+    "gemma3": Architecture("gemma3_text", BLOCK | HEAD_NORMS | GEMMA_NORMS, _gemma3),
 }
 
 

@@ -72,10 +72,6 @@ def with_required(config: Config, required: Iterable[str]) -> Config:
     """The configuration with fields that a class requires and transformers does not write, as far as others tell
     them."""
     found = {**ALWAYS.get(str(config.get("model_type")), {}), **config}
-    pattern = found.get("sliding_window_pattern")
-    if found.get("model_type") == "exaone4" and isinstance(pattern, int):
-        windowed = found.get("sliding_window") is not None
-        found["sliding_window_pattern"] = "L" * (pattern - 1) + "G" if windowed else None
     for name in required:
         if found.get(name) is None and name in DERIVED:
             with contextlib.suppress(KeyError):

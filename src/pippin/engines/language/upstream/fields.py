@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
-from pippin.engines.language.configuration import Config, fields_of, head_size, unread
+from pippin.engines.language.configuration import Config, fields_of, head_size, turns_of, unread
 
 BY_TANH = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh")
 GELU = dict.fromkeys(("gemma", "gpt2", "gpt_neox"), ("gelu", *BY_TANH))
@@ -108,8 +108,9 @@ def _pattern(config: Config) -> Config:
     types of all layers instead."""
     types = config.get("layer_types") or []
     if config.get("model_type") == "exaone4":  # whose class reads a letter for each layer
+        types = types or turns_of(config).types or []
         letters = ("L" if kind == "sliding_attention" else "G" for kind in types)
-        return {"sliding_window_pattern": "".join(letters)} if types and config.get("sliding_window") else {}
+        return {"sliding_window_pattern": "".join(letters) if config.get("sliding_window") else None}
     name = PATTERNS.get(" ".join(sorted({*types})), "")
     return {name: types.index("full_attention") + 1} if name else {}
 

@@ -14,6 +14,7 @@ from pippin.engines.language.configuration import (
     Config,
     completed,
     rotary_tables,
+    unread,
     unscaled,
     with_required,
 )
@@ -62,17 +63,18 @@ def exchanged(own: type, why: str, kind: Literal["fault", "batching"] = "fault",
     )
 
 
-def by_tanh(original: type, answer: Callable[[Any, mx.array], mx.array]) -> Mend:
+Answer = Callable[[Any, mx.array], mx.array]
+"""What an MLP computes."""
+
+
+def by_tanh(original: type, answer: Answer) -> Mend:
     """The record of an MLP that has to compute GELU by tanh, as `answer` does."""
     why = "the activation is the exact GELU, and not that by tanh"
     return exchanged(type("ByTanh", (original,), {"__call__": answer}), why)
 
 
-def exact_where_named(
-    original: type, field: str, usual: str, answer: Callable[[Any, mx.array], mx.array]
-) -> Mend:
-    """The record of an MLP that computes GELU by tanh, and has to compute the exact one, as `answer` does, where a
-    field of its configuration names that."""
+def exact_where_named(original: type, field: str, usual: str, answer: Answer) -> Mend:
+    """The record of an MLP that has to compute the exact GELU where a field of its configuration names that."""
     own = type("Exact", (original,), {"__call__": answer})
 
     def made(module: Any, config: Mapping[str, Any]) -> None:
@@ -156,9 +158,7 @@ def classes_of(config: Config) -> tuple[Any, Any]:
             kinds = {*((changed.get("text_config") or changed).get("layer_types") or ())}
             if len(kinds) != 1 or (type(error) is ValueError and "in list" not in str(error)):
                 raise
-            raise ValueError(
-                f"layer_types of {kinds.pop()} alone are not read by this architecture's class"
-            ) from error
+            raise unread(f"layer_types of {kinds.pop()} alone") from error
         make_of(own, model, changed)
         return model
 
