@@ -87,8 +87,8 @@ class Conversion:
         self._metadata = Metadata(file.path.name, file.metadata)
         self._architecture: Architecture = architecture(self._metadata)
         self._config: Config = self._architecture.config(self._metadata)
-        is_gemma = self._architecture.model_type.startswith("gemma")
-        self._dense: DenseType = dense_type or ("bfloat16" if is_gemma else "float16")
+        kind = self._config["model_type"]
+        self._dense: DenseType = dense_type or ("bfloat16" if kind == "gemma3_text" else "float16")
         self._tokenizer: TokenizerFiles = convert_tokenizer(self._metadata)
         self._plan = self._assign()
         self._complete_config()

@@ -6,12 +6,11 @@ missing. Here each configuration gets the older fields, and others that it has u
 that it knows.
 """
 
-import contextlib
 import inspect
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -42,41 +41,10 @@ FROM_LENGTH = ("llama3", "yarn", "longrope")
 SECTIONS = ("mrope_section", "mrope_interleaved")
 """Settings of positions in several axes, scaled or not."""
 
-DERIVED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "block_dim": lambda config: config.get("hidden_size"),
-    "n_ctx": lambda config: config.get("n_positions"),
-    "is_moe_layer": lambda config: [kind == "sparse" for kind in config["mlp_layer_types"]],
-    "layer_types": lambda config: turns_of(config).types,
-}
-"""Fields that transformers leaves out where others tell them."""
-
-ALWAYS: dict[str, Config] = {
-    "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
-    "glm_moe_dsa": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
-    "longcat_flash": {
-        "attention_method": "MLA",
-        "zero_expert_type": "identity",
-        "mla_scale_q_lora": True,
-        "mla_scale_kv_lora": True,
-    },
-}
-"""Fields of which transformers' class of an architecture knows one value, and writes none."""
-
 
 def unread(what: str) -> ValueError:
     """The error for a setting that changes what a model computes, and that its class leaves out."""
     return ValueError(f"{what} is not read by the class of this architecture")
-
-
-def with_required(config: Config, required: Iterable[str]) -> Config:
-    """The configuration with fields that a class requires and transformers does not write, as far as others tell
-    them."""
-    found = {**ALWAYS.get(str(config.get("model_type")), {}), **config}
-    for name in required:
-        if found.get(name) is None and name in DERIVED:
-            with contextlib.suppress(KeyError):
-                found[name] = DERIVED[name](found)
-    return found
 
 
 class Turns(Struct, frozen=True):
@@ -110,8 +78,6 @@ OF_NULL = re.compile(r"Field '(\w+)' .*got NoneType")
 """What transformers says of a field that may not be null."""
 
 NULL = "{} is null in config.json, and needs a value"
-LACKING = "Missing required keys in `rope_parameters`"
-"""What it says where a scaling lacks a setting."""
 
 UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError, ArithmeticError)
 
@@ -139,7 +105,7 @@ def _turns_of(kind: str, words: str) -> Turns:
             text = str(error)
             if (null := OF_NULL.search(text)) is not None:
                 return Turns({}, refused=NULL.format(fields_of(given).names.get(null[1], null[1])))
-            return Turns({}, refused=text.strip('"')) if LACKING in text else NONE
+            return Turns({}, refused=text.strip('"')) if "Missing required keys" in text else NONE
 
     return kept(Turns, ask, kind, words)
 

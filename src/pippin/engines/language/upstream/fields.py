@@ -2,7 +2,7 @@
 change what a model computes and that its class does not take."""
 
 import contextlib
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from pippin.engines.language.configuration import Config, fields_of, head_size, turns_of, unread
@@ -39,10 +39,36 @@ PATTERNS = {
 """By the types of layers, the older field that tells where those with full attention are."""
 
 
-def filled(config: Config) -> Config:
-    """The configuration with what its architecture leaves out in the newest spelling."""
-    kind = str(config.get("model_type"))
-    found: Config = {}
+DERIVED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "block_dim": lambda config: config.get("hidden_size"),
+    "n_ctx": lambda config: config.get("n_positions"),
+    "is_moe_layer": lambda config: [kind == "sparse" for kind in config["mlp_layer_types"]],
+    "layer_types": lambda config: turns_of(config).types,
+}
+"""Fields that transformers leaves out where others tell them."""
+
+ALWAYS: dict[str, Config] = {
+    "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
+    "glm_moe_dsa": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
+    "longcat_flash": {
+        "attention_method": "MLA",
+        "zero_expert_type": "identity",
+        "mla_scale_q_lora": True,
+        "mla_scale_kv_lora": True,
+    },
+}
+"""Fields of which transformers' class of an architecture knows one value, and writes none."""
+
+
+def filled(config: Config, required: Iterable[str] = ()) -> Config:
+    """The configuration with what its architecture leaves out in the newest spelling, and with the fields that a class
+    requires, as far as others tell them."""
+    kind, found = str(config.get("model_type")), dict[str, Any]()
+    config = {**ALWAYS.get(kind, {}), **config}
+    for name in required:
+        if config.get(name) is None and name in DERIVED:
+            with contextlib.suppress(KeyError):
+                config[name] = DERIVED[name](config)
     with contextlib.suppress(KeyError):  # older files have what newer ones leave out
         found = OMITTED[kind](config) if kind in OMITTED else {}
     # The layers of Gemma 4 have heads of unlike sizes.

@@ -10,14 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from msgspec import Struct
 
-from pippin.engines.language.configuration import (
-    Config,
-    completed,
-    rotary_tables,
-    unread,
-    unscaled,
-    with_required,
-)
+from pippin.engines.language.configuration import Config, completed, rotary_tables, unread, unscaled
 from pippin.engines.language.upstream import windows
 from pippin.engines.language.upstream.classes import become
 from pippin.engines.language.upstream.fields import filled, refuse_left_out, refuse_unread
@@ -73,7 +66,7 @@ def by_tanh(original: type, answer: Answer) -> Mend:
     return exchanged(type("ByTanh", (original,), {"__call__": answer}), why)
 
 
-def exact_where_named(original: type, field: str, usual: str, answer: Answer) -> Mend:
+def exact_where(original: type, field: str, usual: str, answer: Answer) -> Mend:
     """The record of an MLP that has to compute the exact GELU where a field of its configuration names that."""
     own = type("Exact", (original,), {"__call__": answer})
 
@@ -199,7 +192,7 @@ class Arguments(Struct, frozen=True):
         required = [
             each.name for each in fields(self.kind) if each.default is each.default_factory is MISSING
         ]
-        found = filled(with_required(config, required))
+        found = filled(config, required)
         try:
             return self.kind.from_dict(found)
         except ValueError:

@@ -12,6 +12,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from pippin.core.published import table
 from pippin.engines.language.configuration import Config
 from pippin.engines.language.upstream.library import infer_quant_config
 
@@ -89,8 +90,7 @@ def settle_bits(model: nn.Module, arrays: Arrays, config: Config) -> None:
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    for part in (config, config.get("text_config")):
-        part = part if isinstance(part, dict) else {}
+    for part in (config, table(config.get("text_config"))):
         found = part.get("quantization_config") or part.get("compression_config")
         if isinstance(found, dict) and found:
             inner = found.get("quantization")  # as in ModelOpt's own file
@@ -105,9 +105,8 @@ def left_to_libraries(config: Mapping[str, Any], *, vision: bool) -> bool:
     method, algorithm = settings.get("quant_method"), settings.get("quant_algo")
     if "quantization" in config or method in LEFT_TO_LIBRARIES or settings.get("scale_fmt") == "ue8m0":
         return True
-    if method == "modelopt":
-        return algorithm not in ("FP8", "NVFP4") or (vision and algorithm == "NVFP4")
-    return vision and method == "compressed-tensors" and settings.get("format") in LEFT_FORMATS
+    nvfp4 = algorithm == "NVFP4" or settings.get("format") in LEFT_FORMATS
+    return (vision and nvfp4) or (method == "modelopt" and algorithm not in ("FP8", "NVFP4"))
 
 
 class _Opened:
@@ -258,13 +257,12 @@ def _compressed(opened: _Opened) -> None:
 def _fp4(opened: _Opened, prefix: str, words: mx.array, scales: mx.array, factor: mx.array | float) -> None:
     """A matrix of two numbers a byte, the lower half first: packed as it is where its scales are powers of two."""
     if words.shape[-1] * 2 != scales.shape[-1] * (MICRO if scales.dtype == mx.uint8 else MICRO // 2):
-        kind = opened.settings.get("format") or opened.settings.get("quant_method")
-        raise ValueError(f"{prefix}weight is packed in a form of {kind} that is not read here: {AGAIN}")
+        raise ValueError(f"its weights are {opened.settings['format']}, which is not read here: {AGAIN}")
     if scales.dtype == mx.uint8:
         opened.arrays |= {f"{prefix}weight": _words(words), f"{prefix}scales": scales}
         return
-    table = mx.array([*FP4, *(-each for each in FP4)])
-    numbers = table[mx.stack([words & 15, words >> 4], axis=-1).reshape(*words.shape[:-1], -1)]
+    points = mx.array([*FP4, *(-each for each in FP4)])
+    numbers = points[mx.stack([words & 15, words >> 4], axis=-1).reshape(*words.shape[:-1], -1)]
     found = numbers * _spread(scales, numbers.shape) * factor
     opened.arrays[f"{prefix}weight"] = found.astype(opened.wide)
 

@@ -17,13 +17,7 @@ from pippin.engines.language.configuration import NONE, Config, completed, rotar
 from pippin.engines.language.upstream.classes import replaced
 from pippin.engines.language.upstream.fields import refuse_left_out
 from pippin.engines.language.upstream.mends import SHARED, make_of, mends
-from pippin.engines.language.upstream.newest import (
-    for_mlx_vlm,
-    in_columns,
-    in_its_family,
-    renamed,
-    taken,
-)
+from pippin.engines.language.upstream.newest import for_mlx_vlm, in_columns, in_its_family, renamed, taken
 from pippin.engines.language.upstream.quantised import Arrays, settle_bits
 from pippin.engines.language.upstream.rotary import complete
 from pippin.engines.language.upstream.stored import OF_HEAD, read_arrays, refuse_lost_head, with_head

@@ -62,10 +62,9 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     whole = {"partial_rotary_factor": 1.0, "rotary_pct": 1.0}
     whole |= _in_tables(config, {"partial_rotary_factor": 1.0})
     ignored = not fields_of(config).part_of_head and kind in (None, "default")
-    if part is not None and not ignored:
-        other = _made(make, {**config, **whole})
-        if other is not None and fingerprint(other) == fingerprint(model):
-            _refuse_other_part(model, config, part)
+    other = None if part is None or ignored else _made(make, {**config, **whole})
+    if other is not None and fingerprint(other) == fingerprint(model):
+        _refuse_other_part(model, config, part)
     _take_bases(model, used, config.get("layer_types") or ())
     _refuse_one_for_all(model, config, used)
 

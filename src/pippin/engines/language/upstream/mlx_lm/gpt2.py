@@ -5,7 +5,7 @@ computes by tanh."""
 import mlx.nn as nn
 from mlx_lm.models.gpt2 import MLP, Model
 
-from pippin.engines.language.upstream.mends import Mend, exact_where_named, storing
+from pippin.engines.language.upstream.mends import Mend, exact_where, storing
 
 MENDS = (
     Mend(
@@ -15,7 +15,5 @@ MENDS = (
             lambda _, arrays: {name.removeprefix("transformer."): array for name, array in arrays.items()}
         ),
     ),
-    exact_where_named(
-        MLP, "activation_function", "gelu_new", lambda own, x: own.c_proj(nn.gelu(own.c_fc(x)))
-    ),
+    exact_where(MLP, "activation_function", "gelu_new", lambda own, x: own.c_proj(nn.gelu(own.c_fc(x)))),
 )

@@ -4,10 +4,8 @@ for Pythia (`gelu`)."""
 import mlx.nn as nn
 from mlx_lm.models.gpt_neox import MLP
 
-from pippin.engines.language.upstream.mends import exact_where_named
+from pippin.engines.language.upstream.mends import exact_where
 
 MENDS = (
-    exact_where_named(
-        MLP, "hidden_act", "gelu", lambda own, x: own.dense_4h_to_h(nn.gelu(own.dense_h_to_4h(x)))
-    ),
+    exact_where(MLP, "hidden_act", "gelu", lambda own, x: own.dense_4h_to_h(nn.gelu(own.dense_h_to_4h(x)))),
 )
