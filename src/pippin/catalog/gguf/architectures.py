@@ -56,9 +56,8 @@ class Architecture(Struct, frozen=True):
 
     def config(self, metadata: Metadata) -> Config:
         common = _common(metadata)
-        written_by = (
-            f"{self.model_type.removesuffix('_text').capitalize()}ForCausalLM"  # a class of transformers
-        )
+        # The class of transformers.
+        written_by = f"{self.model_type.removesuffix('_text').capitalize()}ForCausalLM"
         named = {"model_type": self.model_type, "architectures": [written_by]}
         return named | self.own(metadata, common) | common
 
