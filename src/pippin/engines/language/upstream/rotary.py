@@ -62,9 +62,8 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     whole = {"partial_rotary_factor": 1.0, "rotary_pct": 1.0}
     whole |= _in_tables(config, {"partial_rotary_factor": 1.0})
     ignored = not fields_of(config).part_of_head and kind in (None, "default")
-    other = None if part is None or ignored else _made(make, {**config, **whole})
-    if other is not None and fingerprint(other) == fingerprint(model):
-        _refuse_other_part(model, config, part)
+    if part is not None and not ignored and (other := _made(make, {**config, **whole})) is not None:
+        _refuse_other_part(model, config, part, other)
     _take_bases(model, used, config.get("layer_types") or ())
     _refuse_one_for_all(model, config, used)
 
@@ -149,8 +148,9 @@ def turned(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return text if rotary_tables(text) else spelled
 
 
-def _refuse_other_part(model: nn.Module, config: Config, part: float) -> None:
-    size = head_size(config)
+def _refuse_other_part(model: nn.Module, config: Config, part: float, whole: nn.Module) -> None:
+    """`whole`: the model that turns all of each head."""
+    size = None if fingerprint(whole) != fingerprint(model) else head_size(config)
     turned = {
         each.dims for _, _, each in rotary_modules(model) if isinstance(getattr(each, "dims", None), int)
     }
