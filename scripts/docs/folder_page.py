@@ -34,7 +34,7 @@ def _table() -> str:
         (
             "its `quantization_config`",
             f"bits as the arrays have them; as numbers: {_listed((*METHODS, 'auto-round'))}; packed as "
-            f"they are: {_listed((*LEFT_TO_LIBRARIES, *LEFT_FORMATS))}",
+            f"they are: {_listed(LEFT_TO_LIBRARIES)}, mlx-vlm's {_listed(LEFT_FORMATS)}",
             "other methods are refused by name",
         ),
         (

@@ -1,6 +1,7 @@
 """What the import writes, value for value."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,32 @@ def test_rope_scaling_is_taken_over(tmp_path: Path, kind: str | None, wanted: st
     builder.metadata["qwen3.rope.scaling.original_context_length"] = 32
     config, _ = imported(builder, tmp_path)
     assert (config["rope_scaling"]["rope_type"], config["rope_scaling"]["factor"]) == (wanted, 4.0)
+
+
+def test_yarn_has_the_factors_that_the_file_names(tmp_path: Path) -> None:
+    builder = GgufFileBuilder("qwen3")
+    told = {"type": "yarn", "factor": 4.0, "yarn_beta_fast": 16.0, "yarn_beta_slow": 2.0, "attn_factor": 1.5}
+    builder.metadata |= {f"qwen3.rope.scaling.{name}": value for name, value in told.items()}
+    scaling = imported(builder, tmp_path)[0]["rope_scaling"]
+    assert (scaling["beta_fast"], scaling["beta_slow"]) == (16.0, 2.0)
+    assert scaling["attention_factor"] == pytest.approx(1.5 * (0.1 * math.log(4) + 1))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("attention.scale", 0.5), ("final_logit_softcapping", 30.0), ("logit_scale", 0.25)),
+        *(("attention.causal", False), ("rope.scaling.yarn_log_multiplier", 0.1)),
+    ],
+)
+def test_a_key_that_changes_the_answers_is_refused_by_name(
+    tmp_path: Path, architecture: str, key: str, value: float
+) -> None:
+    builder = GgufFileBuilder(architecture)
+    builder.metadata[f"{architecture}.{key}"] = value
+    with pytest.raises(ServerError, match=key):
+        imported(builder, tmp_path)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "gemma3"])

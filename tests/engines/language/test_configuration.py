@@ -298,6 +298,41 @@ def test_a_window_of_mimo_has_so_many_tokens_before_its_own() -> None:
     assert classes_of(config)[1].from_dict(config).sliding_window_size == theirs.sliding_window == 25
 
 
+@pytest.mark.parametrize("kind", ["gemma3_text", "gpt_oss"])
+def test_windows_stay_where_transformers_does_not_read_that_they_are_unused(kind: str) -> None:
+    config = configuration(kind) | {"num_hidden_layers": 2, "sliding_window_pattern": 2}
+    config["layer_types"] = ["sliding_attention", "full_attention"]
+    assert turns({**config, "use_sliding_window": False}) == turns(config)
+    assert isinstance(turns(config), list)
+
+
+def test_gpt_oss_turns_plainly_where_only_what_lies_behind_its_window_is_scaled() -> None:
+    assert turns(newer("gpt_oss", {"rope_type": "dynamic", "factor": 4.0})) == turns(
+        newer("gpt_oss", {"rope_type": "default"})
+    )
+
+
+def test_scalings_are_turned_by_or_refused_where_a_class_has_another_way() -> None:
+    longrope = {"rope_type": "longrope", **SCALINGS["longrope"]}
+    # This class makes no such module for want of the window's size.
+    assert {kind for kind, _ in turns(newer("gpt_oss", longrope))} == {"SuScaledRoPE"}
+    # In mlx-lm it turns halves of heads alone, where this class turns pairs.
+    assert "'longrope' is not read" in turns(newer("ernie4_5", longrope))
+    for kind in ("llama", "glm4_moe"):
+        assert "'proportional' is not read" in turns(newer(kind, {"rope_type": "proportional"}))
+
+
+@pytest.mark.parametrize(
+    ("types", "count"), [(["dense", "dense", "sparse"], 2), (["sparse"] * 3, 0), (["dense"] * 3, 3)]
+)
+def test_the_first_layers_are_dense_as_their_types_say(types: list[str], count: int) -> None:
+    given = {"num_hidden_layers": 3, "mlp_layer_types": types, "indexer_types": None}
+    config = {**CONFIG_MAPPING["glm_moe_dsa"]().to_dict(), "model_type": "glm_moe_dsa", **given}
+    assert classes_of(config)[1].from_dict(config).first_k_dense_replace == count
+    config |= {"first_k_dense_replace": 1}
+    assert classes_of(config)[1].from_dict(config).first_k_dense_replace == count
+
+
 def test_layers_of_another_pattern_than_each_so_many_are_refused() -> None:
     types = ["full_attention", "linear_attention", "linear_attention", "full_attention"]
     config = {"model_type": "qwen3_next", "num_hidden_layers": 4, "layer_types": types}
@@ -316,6 +351,7 @@ def test_layers_of_another_pattern_than_each_so_many_are_refused() -> None:
         ({"model_type": "dbrx", "ffn_config": {"moe_normalize_expert_weights": 2}}, "ffn_config"),
         ({"model_type": "gemma2", "attn_logit_softcapping": None}, "attn_logit_softcapping"),
         ({"model_type": "nemotron", "hidden_act": "gelu"}, "hidden_act"),
+        ({"model_type": "gemma3_text", "hidden_activation": "gelu"}, "hidden_activation"),
         (
             {"model_type": "deepseek_v3", "num_experts_per_tok": 1, "norm_topk_prob": True},
             "num_experts_per_tok",
@@ -336,6 +372,7 @@ def test_what_a_class_takes_for_granted_is_refused_if_it_is_another(
         {"model_type": config["model_type"], "ffn_config": {"ffn_act_fn": {"name": "silu"}}},
         {},
     )
+    refuse_unread({"model_type": "gemma", "hidden_act": "gelu"}, {})
 
 
 @pytest.mark.parametrize(
@@ -365,3 +402,10 @@ def test_sizes_that_a_part_leaves_out_are_those_of_transformers(family: str) -> 
     for part in given:
         sizes = {name: taken[part][name] for name in OF_WHOLE}
         assert {name: read[part][name] for name in OF_WHOLE} == sizes
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_a_scaling_that_lacks_a_setting_or_is_unknown_is_told_as_such(kind: str) -> None:
+    llama3 = {name: value for name, value in SCALINGS["llama3"].items() if name != "factor"}
+    assert "'rope_type'='llama3': {'factor'}" in turns(newer(kind, {"rope_type": "llama3", **llama3}))
+    assert "RoPE type ntk" in turns(older(kind, {"rope_type": "ntk", "factor": 2.0}))

@@ -38,19 +38,27 @@ LOW_FACTOR, HIGH_FACTOR, ORIGINAL_CONTEXT = 1.0, 4.0, 8192  # in every Llama 3.1
 FACTOR_TOLERANCE: Final = 1e-4
 
 
+UNREAD: Final = dict.fromkeys(
+    (
+        "attention.clamp_kqv attention.scale attention.sliding_window attention.temperature_scale "
+        "attn_logit_softcapping final_logit_softcapping rope.scaling.alpha rope.scaling.yarn_log_multiplier"
+    ).split(),
+    0.0,
+) | dict.fromkeys("embedding_scale logit_scale residual_scale rope.scaling.yarn_ext_factor".split(), 1.0)
+"""Keys that llama.cpp computes with and that change nothing where they are 0 or this."""
+
+
 class Architecture(Struct, frozen=True):
     model_type: str  # config.json's
-    written_by: str  # the class of transformers that config.json names
     block: Mapping[str, str]
     own: Callable[[Metadata, Config], Config]  # what its config.json has beside that of all; checks the rest
     biases: frozenset[str] = frozenset()  # modules that may have one
-    # What llama.cpp's converter did to tensors and the import undoes.
-    interleaved: bool = False  # llama's rotary rows of q and k
-    norms_plus_one: bool = False  # Gemma's norms
 
     def config(self, metadata: Metadata) -> Config:
         common = _common(metadata)
-        named = {"model_type": self.model_type, "architectures": [self.written_by]}
+        # The class of transformers.
+        written_by = f"{self.model_type.removesuffix('_text').capitalize()}ForCausalLM"
+        named = {"model_type": self.model_type, "architectures": [written_by]}
         return named | self.own(metadata, common) | common
 
     def target(self, name: str, layers: int) -> tuple[str, Literal["weight", "bias"]] | None:
@@ -89,8 +97,7 @@ def _common(metadata: Metadata) -> Config:
         "rms_norm_eps": metadata.real("{arch}.attention.layer_norm_rms_epsilon"),
         "rope_theta": metadata.find_real("{arch}.rope.freq_base") or 10000.0,
     }
-    scaling = _rope_scaling(metadata, config)
-    if scaling is not None:
+    if scaling := _rope_scaling(metadata, config):
         config["rope_scaling"] = scaling
     _check(metadata, config)
     return config
@@ -107,6 +114,12 @@ def _check(metadata: Metadata, config: Config) -> None:
     rotated = metadata.find_count("{arch}.rope.dimension_count")
     if rotated is not None and rotated != config["head_dim"]:
         raise metadata.unsupported("only a part of each head is rotated")
+    if metadata.find_flag("{arch}.attention.causal") is False:
+        raise metadata.unsupported("its tokens see those behind them (attention.causal)")
+    for key, neutral in UNREAD.items():
+        reads = metadata.architecture == "gemma3" and key == "attention.sliding_window"
+        if not reads and (value := metadata.find_real(f"{{arch}}.{key}")) not in (None, 0.0, neutral):
+            raise metadata.unsupported(f"its {key} of {value} is not read")
     if config["num_attention_heads"] % config["num_key_value_heads"] or config["head_dim"] % 2:
         raise metadata.unsupported("its numbers of heads do not fit together")
     if config["num_hidden_layers"] > 1024:
@@ -123,20 +136,20 @@ def _rope_scaling(metadata: Metadata, config: Config) -> Config | None:
         return {"rope_type": "linear", "factor": factor}
     if method == "yarn" and factor is not None:
         original = metadata.find_count("{arch}.rope.scaling.original_context_length")
+        names = ("beta_fast", "beta_slow")
+        found = {name: metadata.find_real(f"{{arch}}.rope.scaling.yarn_{name}") for name in names}
+        # llama.cpp multiplies the usual factor by this.
+        if grown := metadata.find_real("{arch}.rope.scaling.attn_factor"):
+            found["attention_factor"] = grown * (0.1 * math.log(factor) + 1)
         return {
             "rope_type": "yarn",
             "factor": factor,
             "original_max_position_embeddings": original or round(config["max_position_embeddings"] / factor),
+            **{name: value for name, value in found.items() if value is not None},
         }
     if method in (None, "none", "linear"):
         return None
     raise metadata.unsupported(f"its rotary positions are scaled by the unknown method {method!r}")
-
-
-def _llama(metadata: Metadata, config: Config) -> Config:
-    if metadata.find_count("{arch}.attention.sliding_window"):
-        raise metadata.unsupported("a llama model with sliding-window attention is not understood")
-    return {"hidden_act": "silu"}
 
 
 def _qwen2(metadata: Metadata, config: Config) -> Config:
@@ -145,15 +158,7 @@ def _qwen2(metadata: Metadata, config: Config) -> Config:
     return {"hidden_act": "silu"}
 
 
-def _qwen3(metadata: Metadata, config: Config) -> Config:
-    return {"hidden_act": "silu", "attention_bias": False}
-
-
 def _gemma3(metadata: Metadata, config: Config) -> Config:
-    if metadata.find_real("gemma3.final_logit_softcapping") or metadata.find_real(
-        "gemma3.attn_logit_softcapping"
-    ):
-        raise metadata.unsupported("a Gemma 3 model with capped logits is not understood")
     # The file lacks the attention divisor; it equals the head length in all models but the 27B.
     head = config["hidden_size"] // config["num_attention_heads"]
     return {
@@ -168,19 +173,15 @@ def _gemma3(metadata: Metadata, config: Config) -> Config:
 ARCHITECTURES: Final = {
     "llama": Architecture(
         "llama",
-        "LlamaForCausalLM",
         BLOCK,
-        _llama,
-        biases=frozenset({"attn_q", "attn_k", "attn_v", "attn_output"}),
-        interleaved=True,
+        lambda *_: {"hidden_act": "silu"},
+        frozenset({"attn_q", "attn_k", "attn_v", "attn_output"}),
     ),
-    "qwen2": Architecture(
-        "qwen2", "Qwen2ForCausalLM", BLOCK, _qwen2, frozenset({"attn_q", "attn_k", "attn_v"})
+    "qwen2": Architecture("qwen2", BLOCK, _qwen2, frozenset({"attn_q", "attn_k", "attn_v"})),
+    "qwen3": Architecture(
+        "qwen3", BLOCK | HEAD_NORMS, lambda *_: {"hidden_act": "silu", "attention_bias": False}
     ),
-    "qwen3": Architecture("qwen3", "Qwen3ForCausalLM", BLOCK | HEAD_NORMS, _qwen3),
-    "gemma3": Architecture(
-        "gemma3_text", "Gemma3ForCausalLM", BLOCK | HEAD_NORMS | GEMMA_NORMS, _gemma3, norms_plus_one=True
-    ),
+    "gemma3": Architecture("gemma3_text", BLOCK | HEAD_NORMS | GEMMA_NORMS, _gemma3),
 }
 
 

@@ -87,8 +87,8 @@ class Conversion:
         self._metadata = Metadata(file.path.name, file.metadata)
         self._architecture: Architecture = architecture(self._metadata)
         self._config: Config = self._architecture.config(self._metadata)
-        is_gemma = self._architecture.model_type.startswith("gemma")
-        self._dense: DenseType = dense_type or ("bfloat16" if is_gemma else "float16")
+        kind = self._config["model_type"]
+        self._dense: DenseType = dense_type or ("bfloat16" if kind == "gemma3_text" else "float16")
         self._tokenizer: TokenizerFiles = convert_tokenizer(self._metadata)
         self._plan = self._assign()
         self._complete_config()
@@ -219,11 +219,13 @@ class Conversion:
 
     def _convert(self, module: str, leaf: str, tensor: Tensor) -> dict[str, StoredArray]:
         raw = self._file.read(tensor)
-        if self._architecture.norms_plus_one and module.endswith("norm"):
+        # Two things that llama.cpp's converter did to tensors: it added one to Gemma's norms, and mixed Llama's rows.
+        kind = self._architecture.model_type
+        if kind == "gemma3_text" and module.endswith("norm"):
             values = floats(raw, tensor.type, tensor.shape)
             return {leaf: lossless(values, self._dense, stored_plus_one=True)}
         heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
-        if self._architecture.interleaved and (of := heads.get(module.rpartition(".")[2])) is not None:
+        if kind == "llama" and (of := heads.get(module.rpartition(".")[2])) is not None:
             raw = _uninterleaved(raw, tensor.shape, self._config[of])
         if tensor.type in QUANTIZED_BITS and leaf == "weight" and len(tensor.shape) == 2:
             return quantized(raw, tensor.type, tensor.shape)

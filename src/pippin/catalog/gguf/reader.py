@@ -35,16 +35,10 @@ LONGEST_STRING: Final = 8 * 1024 * 1024
 LONGEST_NAME: Final = 256
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 NUMBERS: Final = {
-    GGUFValueType.UINT8: "B",
-    GGUFValueType.INT8: "b",
-    GGUFValueType.UINT16: "H",
-    GGUFValueType.INT16: "h",
-    GGUFValueType.UINT32: "I",
-    GGUFValueType.INT32: "i",
-    GGUFValueType.FLOAT32: "f",
-    GGUFValueType.UINT64: "Q",
-    GGUFValueType.INT64: "q",
-    GGUFValueType.FLOAT64: "d",
+    GGUFValueType[name]: letter
+    for name, letter in zip(
+        "UINT8 INT8 UINT16 INT16 UINT32 INT32 FLOAT32 UINT64 INT64 FLOAT64".split(), "BbHhIifQqd", strict=True
+    )
 }
 """`struct` format of each number type."""
 LEAST_BYTES: Final = {GGUFValueType.BOOL: 1, GGUFValueType.STRING: 8} | {

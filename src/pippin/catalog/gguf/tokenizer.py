@@ -60,18 +60,10 @@ _LLAMA3 = PreTokenizer(_split(rf"{CONTRACTIONS}|{WORDS}|\p{{N}}{{1,3}}|{TAIL}"),
 _QWEN2_STEPS = _split(rf"{CONTRACTIONS}|{WORDS}|\p{{N}}|{TAIL}")
 
 PRE_TOKENIZERS: Final = {
-    "gpt-2": _GPT2,
-    "olmo": _GPT2,
-    "smollm": _SINGLE_DIGITS,
-    "starcoder": _SINGLE_DIGITS,
-    "refact": _SINGLE_DIGITS,
-    "codeshell": _SINGLE_DIGITS,
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "smaug-bpe": _LLAMA3,
-    "qwen2": PreTokenizer(_QWEN2_STEPS, nfc=True),
-    "stablelm2": PreTokenizer(_QWEN2_STEPS, nfc=True),
+    **dict.fromkeys(("gpt-2", "olmo"), _GPT2),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell"), _SINGLE_DIGITS),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "smaug-bpe"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "stablelm2"), PreTokenizer(_QWEN2_STEPS, nfc=True)),
     "deepseek-r1-qwen": PreTokenizer(_QWEN2_STEPS, bos=True),
     "tekken": PreTokenizer(_split(TEKKEN), ignore_merges=True, bos=True),
 }
@@ -239,10 +231,8 @@ def _config(metadata: Metadata, vocabulary: _Vocabulary, add_bos: bool) -> Json:
         if TEMPLATE_NAME.fullmatch(name) and name != "default"
         if (text := metadata.find_text(f"tokenizer.chat_template.{name}")) is not None
     ]
-    if named and template is not None:
-        config["chat_template"] = [{"name": "default", "template": template}, *named]
-    elif template is not None:
-        config["chat_template"] = template
+    if template is not None:
+        config["chat_template"] = [{"name": "default", "template": template}, *named] if named else template
     return config
 
 

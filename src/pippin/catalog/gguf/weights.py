@@ -123,18 +123,14 @@ def lossless(values: NDArray[np.float32], target: DenseType, stored_plus_one: bo
     """
     wanted = values - np.float32(1) if stored_plus_one else values
     candidate = rounded(wanted, target)
-    back = widened(candidate)
+    data = candidate.data
+    back = (
+        (data.astype(np.uint32) << 16).view(np.float32) if candidate.dtype == "BF16" else data.astype("<f4")
+    )
     same = back + np.float32(1) if stored_plus_one else back
     if np.array_equal(same, values):
         return candidate
     return StoredArray(wanted.astype("<f4"), "F32", values.shape)
-
-
-def widened(array: StoredArray) -> NDArray[np.float32]:
-    """A dense array as float32."""
-    if array.dtype == "BF16":
-        return (array.data.astype(np.uint32) << 16).view(np.float32)
-    return array.data.astype(np.float32)
 
 
 ENTRY_BYTES: Final = 256  # more than an array takes in the header; the format pads headers with spaces

@@ -6,12 +6,11 @@ missing. Here each configuration gets the older fields, and others that it has u
 that it knows.
 """
 
-import contextlib
 import inspect
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -42,41 +41,10 @@ FROM_LENGTH = ("llama3", "yarn", "longrope")
 SECTIONS = ("mrope_section", "mrope_interleaved")
 """Settings of positions in several axes, scaled or not."""
 
-DERIVED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "head_dim": lambda config: head_size(config),
-    "block_dim": lambda config: config.get("hidden_size"),
-    "n_ctx": lambda config: config.get("n_positions"),
-    "is_moe_layer": lambda config: [kind == "sparse" for kind in config["mlp_layer_types"]],
-    "layer_types": lambda config: turns_of(config).types,
-}
-"""Fields that transformers leaves out where others tell them."""
 
-ALWAYS: dict[str, Config] = {
-    "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
-    "glm_moe_dsa": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
-    "longcat_flash": {
-        "attention_method": "MLA",
-        "zero_expert_type": "identity",
-        "mla_scale_q_lora": True,
-        "mla_scale_kv_lora": True,
-    },
-}
-"""Fields of which transformers' class of an architecture knows one value, and writes none."""
-
-
-def with_required(config: Config, required: Iterable[str]) -> Config:
-    """The configuration with fields that a class requires and transformers does not write, as far as others tell
-    them."""
-    found = {**ALWAYS.get(str(config.get("model_type")), {}), **config}
-    pattern = found.get("sliding_window_pattern")
-    if found.get("model_type") == "exaone4" and isinstance(pattern, int):
-        windowed = found.get("sliding_window") is not None
-        found["sliding_window_pattern"] = "L" * (pattern - 1) + "G" if windowed else None
-    for name in required:
-        if found.get(name) is None and name in DERIVED:
-            with contextlib.suppress(KeyError):
-                found[name] = DERIVED[name](found)
-    return found
+def unread(what: str) -> ValueError:
+    """The error for a setting that changes what a model computes, and that its class leaves out."""
+    return ValueError(f"{what} is not read by the class of this architecture")
 
 
 class Turns(Struct, frozen=True):
@@ -90,7 +58,7 @@ class Turns(Struct, frozen=True):
     taken: Config = {}
     """The other fields with what transformers takes for those that are missing."""
     refused: str | None = None
-    """A field that may not be null."""
+    """What is wrong with it, as a sentence."""
 
 
 NONE: Final = Turns({})
@@ -108,6 +76,8 @@ OF_WHOLE = frozenset({"hidden_size", "intermediate_size", "num_attention_heads",
 
 OF_NULL = re.compile(r"Field '(\w+)' .*got NoneType")
 """What transformers says of a field that may not be null."""
+
+NULL = "{} is null in config.json, and needs a value"
 
 UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError, ArithmeticError)
 
@@ -132,8 +102,10 @@ def _turns_of(kind: str, words: str) -> Turns:
             with warnings.catch_warnings(action="ignore"):  # older spellings are read all the same
                 return _turns(CONFIG_MAPPING[kind](**given), given)
         except (*UNREADABLE, StrictDataclassError) as error:
-            null = OF_NULL.search(str(error))
-            return NONE if null is None else Turns({}, refused=fields_of(given).names.get(null[1], null[1]))
+            text = str(error)
+            if (null := OF_NULL.search(text)) is not None:
+                return Turns({}, refused=NULL.format(fields_of(given).names.get(null[1], null[1])))
+            return Turns({}, refused=text.strip('"')) if "Missing required keys" in text else NONE
 
     return kept(Turns, ask, kind, words)
 
@@ -161,14 +133,14 @@ def _turns(made: Any, given: Config, apart: frozenset[str] = OF_WHOLE) -> Turns:
 
 def completed(config: Config) -> Config:
     """The configuration, and those of its parts, spelled out, with what transformers takes for missing fields. Raises
-    `ValueError` for one that is null where transformers refuses this."""
+    `ValueError` for one that is null, or lacks a setting, where transformers refuses this."""
     turns = turns_of(config)
     # DBRX's base lies in a part that has no table.
     tables = [{**config[name], **(part.table or {})} for name, part in turns.parts.items()]
     tables += rotary_tables({"rope_parameters": turns.table}).values()
-    null = "rope_theta" if any(table.get("rope_theta", "") is None for table in tables) else turns.refused
-    if null is not None:
-        raise ValueError(f"{null} is null in config.json, and needs a value")
+    null = any(table.get("rope_theta", "") is None for table in tables)
+    if (refused := NULL.format("rope_theta") if null else turns.refused) is not None:
+        raise ValueError(refused)
 
     def whole(config: Config, turns: Turns) -> Config:
         missing = {

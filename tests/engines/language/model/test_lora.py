@@ -20,6 +20,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.language.model.lora import AdaptedLinear, Adapters, install, is_low_rank
 from tests.as_on_a_mac.mac import chosen_mac, tie
+from tests.engines.language.architectures.any_architecture import write
 from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import tiny_model
 
@@ -441,3 +442,14 @@ def test_an_adapter_that_cannot_be_read_is_left_to_be_refused_where_it_is_read(t
     assert is_low_rank(str(tmp_path))
     (tmp_path / "adapter_config.json").write_text("{")
     assert is_low_rank(str(tmp_path))
+
+
+def test_layers_of_gpt2_are_found_under_the_names_of_transformers(tmp_path: Path) -> None:
+    model, _ = load_model(write("gpt2", tmp_path / "gpt2"))
+    out, size = model.model.h[0].mlp.c_fc.weight.shape
+    name = "base_model.model.transformer.h.0.mlp.c_fc.lora_"
+    pair = {f"{name}A.weight": mx.ones((1, size)), f"{name}B.weight": mx.ones((out, 1))}
+    mx.save_safetensors(str(tmp_path / "adapter_model.safetensors"), pair)
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 1, "lora_alpha": 1}')
+    install(model, str(tmp_path), {})
+    assert isinstance(model.model.h[0].mlp.c_fc, AdaptedLinear)

@@ -17,6 +17,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.upstream.stored import read_arrays, refuse_bytes
+from tests.engines.language.architectures.any_architecture import write
 from tests.engines.language.bench import PLAN
 from tests.engines.tiny_models import tiny_model
 
@@ -142,6 +143,21 @@ def test_tensors_that_are_missing_or_too_many_are_named(folder: Path) -> None:
 def test_an_untied_head_that_is_missing_is_named(folder: Path) -> None:
     config(folder, tie_word_embeddings=False)
     assert "the files lack lm_head.weight" in refusal(folder)
+
+
+def test_a_head_that_is_the_embedding_counts_where_a_class_has_one_of_its_own(tmp_path: Path) -> None:
+    untied = write("gpt_oss", tmp_path / "untied")
+    config(untied, tie_word_embeddings=False)
+    weights = mx.load(str(untied / "model.safetensors"))
+    mx.save_safetensors(
+        str(untied / "model.safetensors"), {**weights, "lm_head.weight": weights["model.embed_tokens.weight"]}
+    )
+    expected = load(untied)[0](TOKENS)
+    del weights["lm_head.weight"]
+    mx.save_safetensors(str(untied / "model.safetensors"), weights)
+    assert "the files lack lm_head.weight" in refusal(untied)
+    config(untied, tie_word_embeddings=True)
+    assert mx.array_equal(load(untied)[0](TOKENS), expected)
 
 
 def test_a_stored_head_that_is_not_the_embedding_counts_as_in_transformers(

@@ -207,6 +207,67 @@ def nf4(*, nested: bool) -> Callable[[Floats], Packed]:
     return pack
 
 
+POINTS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+
+
+def four_bits(*, group: int, by: str) -> Callable[[Floats], Packed]:
+    """Numbers with points in 4 bits: with powers of two for each group, or scales of 8 bits and one of the whole."""
+
+    def pack(weight: Floats) -> Packed:
+        split = weight.reshape(len(weight), -1, group)
+        largest = np.abs(split).max(-1) / 6
+        exponents = (np.ceil(np.log2(largest)) + 127).astype(np.uint8)
+        stored, whole = plain(exponents), np.array([1.0], np.float32)
+        scales = np.exp2(exponents.astype(np.float32) - 127)
+        if by != "powers":
+            whole[:] = largest.max() / 448
+            stored, scales = fp8(largest / whole)
+            scales = np.maximum(scales * whole, 1e-9)
+        places = np.abs(np.abs(split)[..., None] / scales[..., None, None] - POINTS).argmin(-1)
+        numbers = np.where(split < 0, -POINTS[places], POINTS[places]) * scales[..., None]
+        pairs = (places + 8 * (split < 0)).astype(np.uint8).reshape(len(weight), -1, 2)
+        words = plain(pairs[..., 0] | pairs[..., 1] << 4)
+        tensors = {
+            "powers": {"weight_packed": words, "weight_scale": stored},
+            "divisor": {
+                "weight_packed": words,
+                "weight_scale": stored,
+                "weight_global_scale": plain(1 / whole),
+            },
+            "factor": {"weight": words, "weight_scale": stored, "weight_scale_2": plain(whole)},
+        }
+        return tensors[by], numbers.reshape(weight.shape)
+
+    return pack
+
+
+def eight_bits(weight: Floats) -> Packed:
+    split = weight.reshape(len(weight), -1, GROUP)
+    exponents = (np.ceil(np.log2(np.abs(split).max(-1) / 448)) + 127).astype(np.uint8)
+    scales = np.exp2(exponents.astype(np.float32) - 127)[..., None]
+    stored, numbers = fp8((split / scales).reshape(weight.shape))
+    tensors = {"weight": stored, "weight_scale": plain(exponents)}
+    return tensors, (numbers.reshape(split.shape) * scales).reshape(weight.shape)
+
+
+def of_one_scale(weight: Floats) -> Packed:
+    scale = np.array([np.abs(weight).max() / 127], np.float32)
+    numbers = np.round(weight / scale) + 128
+    words = {
+        "weight_packed": plain(words_of(numbers.astype(np.uint8), 8)),
+        "weight_shape": plain(np.array(weight.shape, np.int64)),
+    }
+    return words | {"weight_scale": plain(scale)}, (numbers - 128) * scale
+
+
+def in_wider_words(pack: Callable[[Floats], Packed]) -> Callable[[Floats], Packed]:
+    def packed(weight: Floats) -> Packed:
+        tensors, numbers = pack(weight)
+        return tensors | {"weight": ("BF16", tensors["weight"][1].reshape(-1, 2).view(np.uint16))}, numbers
+
+    return packed
+
+
 COMPRESSED = {"quant_method": "compressed-tensors"}
 FORMATS: dict[str, tuple[dict[str, Any], Callable[[Floats], Packed]]] = {
     "gptq 4 bits": ({"quant_method": "gptq", "bits": 4, "group_size": GROUP}, gptq(4)),
@@ -230,6 +291,22 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[Floats], Packed]]] = {
     "int8 whole with a zero": ({**COMPRESSED, "format": "int-quantized"}, bytes_with_zeros(1, whole=True)),
     "gptq of several bits": ({"quant_method": "gptq", "bits": 4}, of_turns(gptq(4), gptq(8), gptq(2))),
     "packed in several bits": ({**COMPRESSED, "format": "pack-quantized"}, of_turns(packed(4), packed(8))),
+    "packed with one scale": ({**COMPRESSED, "format": "pack-quantized"}, of_one_scale),
+    "mxfp8": ({**COMPRESSED, "format": "mxfp8-quantized"}, eight_bits),
+    "mxfp4": ({**COMPRESSED, "format": "mxfp4-pack-quantized"}, four_bits(group=32, by="powers")),
+    "nvfp4": ({**COMPRESSED, "format": "nvfp4-pack-quantized"}, four_bits(group=16, by="divisor")),
+    "nvfp4 of ModelOpt": (
+        {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+        four_bits(group=16, by="factor"),
+    ),
+    "points of several bits": (
+        {**COMPRESSED, "format": "mixed-precision"},
+        of_turns(eight_bits, four_bits(group=32, by="powers"), by_rows),
+    ),
+    "bitsandbytes in wider words": (
+        {"quant_method": "bitsandbytes", "load_in_4bit": True},
+        in_wider_words(nf4(nested=False)),
+    ),
     "bitsandbytes int8": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, llm_int8),
     "bitsandbytes nf4": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, nf4(nested=False)),
     "bitsandbytes nested": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, nf4(nested=True)),
@@ -298,6 +375,13 @@ def test_the_numbers_of_a_format_are_the_models(source: Path, tmp_path: Path, na
     assert mx.allclose(logits(folder), logits(unpacked), atol=1e-4)
 
 
+def test_settings_count_under_their_older_name(source: Path, tmp_path: Path) -> None:
+    folder, unpacked = both(source, tmp_path, "int8 by rows")
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace("quantization_config", "compression_config"))
+    assert mx.allclose(logits(folder), logits(unpacked), atol=1e-4)
+
+
 @pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
 @pytest.mark.parametrize("name", ["packed with zeros", "fp8 blocks"])
 def test_the_kernels_compute_with_these_numbers(source: Path, tmp_path: Path, name: str) -> None:
@@ -335,6 +419,7 @@ def test_integers_without_scales_are_refused_by_name(source: Path, tmp_path: Pat
         {"quant_method": "hqq"},
         {"quant_method": "awq", "version": "gemv"},
         {**COMPRESSED, "format": "marlin-24"},
+        {**COMPRESSED, "transform_config": {"config_groups": {"u": {}}}},
     ],
     ids=str,
 )

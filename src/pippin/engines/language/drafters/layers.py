@@ -94,7 +94,7 @@ def has_layer_head(folder: Path, config: Config) -> bool:
 def open_layer_head(folder: Path, config: Config) -> LayerHead:
     """The head in a folder for which `has_layer_head`, no array of it evaluated. Raises `ValueError`, `KeyError`,
     `TypeError` or `OSError` for what does not fit together."""
-    changed = {**config, "num_hidden_layers": 1, "first_k_dense_replace": 0}
+    changed = {**config, "num_hidden_layers": 1, "first_k_dense_replace": 0, "mlp_layer_types": None}
     made, arguments = classes_of(changed)
     model = made(arguments.from_dict(changed))
     size = int(config["hidden_size"])

@@ -12,14 +12,7 @@ from pippin.config.verified import keep_agreement
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.engines.base import LoadProgress
-from pippin.engines.device import (
-    MemoryShares,
-    configure,
-    decide,
-    find_facts,
-    share_memory,
-    wire_weights,
-)
+from pippin.engines.device import MemoryShares, configure, decide, find_facts, share_memory, wire_weights
 from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.kv_cache.probe import Batching

@@ -11,7 +11,7 @@ from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 
 from pippin.core.errors import ServerError
 from pippin.core.safetensors import weight_files
-from pippin.engines.language.configuration import Config, rotary_tables, spelled_out
+from pippin.engines.language.configuration import Config, rotary_tables, spelled_out, unread
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.model.weights import Reading
 from pippin.engines.language.upstream.library import infer_quant_config
@@ -107,16 +107,14 @@ def refuse_unread(config: Config) -> None:
     """Raises `ValueError` for settings that change what an encoder computes and that mlx-vlm's class does not read."""
     position = config.get("position_embedding_type") or "absolute"
     if position not in ("absolute", "rope", "sans_pos"):
-        raise ValueError(
-            f"position_embedding_type {position!r} is not read by the class of this architecture"
-        )
+        raise unread(f"position_embedding_type {position!r}")
     for name in ("is_decoder", "add_cross_attention"):
         if config.get(name):
-            raise ValueError(f"{name} true is not read by the class of this architecture")
+            raise unread(f"{name} true")
     if config["model_type"] == "modernbert":
         ropes = [table.get("rope_type", "default") for table in rotary_tables(config).values()]
         if other := {*ropes} - {"default"}:
-            raise ValueError(f"rope_type {other.pop()!r} is not read by the class of this architecture")
+            raise unread(f"rope_type {other.pop()!r}")
 
 
 def set_activations(model: nn.Module, config: Config) -> None:

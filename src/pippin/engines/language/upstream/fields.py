@@ -2,13 +2,14 @@
 change what a model computes and that its class does not take."""
 
 import contextlib
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
-from pippin.engines.language.configuration import Config, fields_of, head_size
+from pippin.engines.language.configuration import Config, fields_of, head_size, turns_of, unread
 
-GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu_tanh")
-"""Activations that classes have in one form for all: names in published files are not exact."""
+BY_TANH = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh")
+GELU = dict.fromkeys(("gemma", "gpt2", "gpt_neox"), ("gelu", *BY_TANH))
+"""Names of one activation, and by type those that are all read. Gemma's `gelu` is that by tanh in transformers, too."""
 
 NEUTRAL = (None, False)
 COMPUTING = tuple(
@@ -38,10 +39,36 @@ PATTERNS = {
 """By the types of layers, the older field that tells where those with full attention are."""
 
 
-def filled(config: Config) -> Config:
-    """The configuration with what its architecture leaves out in the newest spelling."""
-    kind = str(config.get("model_type"))
-    found: Config = {}
+DERIVED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "block_dim": lambda config: config.get("hidden_size"),
+    "n_ctx": lambda config: config.get("n_positions"),
+    "is_moe_layer": lambda config: [kind == "sparse" for kind in config["mlp_layer_types"]],
+    "layer_types": lambda config: turns_of(config).types,
+}
+"""Fields that transformers leaves out where others tell them."""
+
+ALWAYS: dict[str, Config] = {
+    "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
+    "glm_moe_dsa": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
+    "longcat_flash": {
+        "attention_method": "MLA",
+        "zero_expert_type": "identity",
+        "mla_scale_q_lora": True,
+        "mla_scale_kv_lora": True,
+    },
+}
+"""Fields of which transformers' class of an architecture knows one value, and writes none."""
+
+
+def filled(config: Config, required: Iterable[str] = ()) -> Config:
+    """The configuration with what its architecture leaves out in the newest spelling, and with the fields that a class
+    requires, as far as others tell them."""
+    kind, found = str(config.get("model_type")), dict[str, Any]()
+    config = {**ALWAYS.get(kind, {}), **config}
+    for name in required:
+        if config.get(name) is None and name in DERIVED:
+            with contextlib.suppress(KeyError):
+                config[name] = DERIVED[name](config)
     with contextlib.suppress(KeyError):  # older files have what newer ones leave out
         found = OMITTED[kind](config) if kind in OMITTED else {}
     # The layers of Gemma 4 have heads of unlike sizes.
@@ -51,9 +78,14 @@ def filled(config: Config) -> Config:
         name: value for name, value in found.items() if config.get(name) in (None, []) and value is not None
     }
     found |= _granite(config) if kind == "granitemoehybrid" else {}
+    if types := config.get("mlp_layer_types"):  # how many layers come before the first with experts
+        found["first_k_dense_replace"] = [*types, "sparse"].index("sparse")
     # So many tokens before its own, as in SGLang, for which it was published, and in transformers.
     if kind == "mimo_v2_flash" and (size := config.get("sliding_window_size")):
         found["sliding_window_size"] = size + 1
+    # Its class gives positions no size of the window. The model gets those that need it afterwards.
+    if kind == "gpt_oss" and (config.get("rope_scaling") or {}).get("rope_type") in ("dynamic", "longrope"):
+        found["rope_scaling"] = None
     found |= _pattern(config)
     if isinstance(text := config.get("text_config"), dict):
         found["text_config"] = filled(text)
@@ -65,7 +97,7 @@ def refuse_unread(config: Config, taken: Mapping[str, Any]) -> None:
     refuse_left_out(config, taken)
     kind = config.get("model_type")
     if kind in SPECIAL and (name := SPECIAL[kind](config)):
-        raise ValueError(f"{name} {config[name]!r} is not read by the class of this architecture")
+        raise unread(f"{name} {config[name]!r}")
 
 
 def refuse_left_out(config: Config, taken: Container[str]) -> None:
@@ -75,20 +107,21 @@ def refuse_left_out(config: Config, taken: Container[str]) -> None:
         if name in taken or name not in usual or name not in config:
             continue
         value, default = config[name], usual[name]
-        if value == default or any(value in alike and default in alike for alike in (NEUTRAL, GELU)):
+        alikes = NEUTRAL, GELU.get(str(config.get("model_type")), BY_TANH)
+        if value == default or any(value in alike and default in alike for alike in alikes):
             continue
-        raise ValueError(f"{name} {value!r} is not read by the class of this architecture")
+        raise unread(f"{name} {value!r}")
     summing = SUMMING.get(str(config.get("model_type")))
     if summing and config.get("num_experts_per_tok") == 1 and config.get(summing):
         with_it = "" if summing == "num_experts_per_tok" else f" with {summing}"
-        raise ValueError(f"num_experts_per_tok 1{with_it} is not read by the class of this architecture")
+        raise unread(f"num_experts_per_tok 1{with_it}")
     if "full_attention_interval" in taken and "layer_types" not in taken:
         count, every = config.get("num_hidden_layers") or 0, _pattern(config).get("full_attention_interval")
         every = every or config.get("full_attention_interval") or 4
         own = ["linear_attention" if place % every else "full_attention" for place in range(1, count + 1)]
         types = config.get("layer_types") or own
         if types != own or "full_attention" not in own:
-            raise ValueError(f"layer_types {types!r} is not read by the class of this architecture")
+            raise unread(f"layer_types {types!r}")
 
 
 def with_pattern(config: Config) -> Config:
@@ -101,8 +134,9 @@ def _pattern(config: Config) -> Config:
     types of all layers instead."""
     types = config.get("layer_types") or []
     if config.get("model_type") == "exaone4":  # whose class reads a letter for each layer
+        types = types or turns_of(config).types or []
         letters = ("L" if kind == "sliding_attention" else "G" for kind in types)
-        return {"sliding_window_pattern": "".join(letters)} if types and config.get("sliding_window") else {}
+        return {"sliding_window_pattern": "".join(letters) if config.get("sliding_window") else None}
     name = PATTERNS.get(" ".join(sorted({*types})), "")
     return {name: types.index("full_attention") + 1} if name else {}
 
@@ -113,12 +147,6 @@ def _granite(config: Config) -> Config:
     types = config.get("layer_types")
     found = {} if types is None else {"layer_types": [kinds.get(each, each) for each in types]}
     return {"position_embedding_type": config.get("position_embedding_type") or "nope", **found}
-
-
-def _dense_first(config: Config) -> int:
-    """How many layers come before the first with experts."""
-    types = config.get("mlp_layer_types") or []
-    return types.index("sparse") if "sparse" in types else len(types)
 
 
 def _vocabulary(config: Config) -> Config:
@@ -138,14 +166,8 @@ def _kimi_linear(config: Config) -> Config:
         "kda_layers": layers.get("linear_attention", []),
         "full_attn_layers": layers.get("full_attention", []),
     }
-    first = _dense_first(config)
     # The layers with full attention do not turn.
-    return {
-        "linear_attn_config": linear,
-        "rope_theta": 1e4,
-        "mla_use_nope": True,
-        "first_k_dense_replace": first,
-    }
+    return {"linear_attn_config": linear, "rope_theta": 1e4, "mla_use_nope": True}
 
 
 OMITTED: dict[str, Callable[[Config], Config]] = {
@@ -156,7 +178,6 @@ OMITTED: dict[str, Callable[[Config], Config]] = {
     "falcon_h1": lambda config: {
         "mamba_d_ssm": int((config.get("mamba_expand") or 2) * config["hidden_size"])
     },
-    "glm_moe_dsa": lambda config: {"first_k_dense_replace": _dense_first(config)},
     "mamba2": lambda config: {"intermediate_size": int(config.get("expand", 2) * config["hidden_size"])},
     "minicpm3": lambda config: {"rope_scaling": {}},
     "minimax_m2": lambda config: {"shared_intermediate_size": 0, "rotary_dim": config.get("head_dim")},

@@ -10,13 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from msgspec import Struct
 
-from pippin.engines.language.configuration import (
-    Config,
-    completed,
-    rotary_tables,
-    unscaled,
-    with_required,
-)
+from pippin.engines.language.configuration import Config, completed, rotary_tables, unread, unscaled
 from pippin.engines.language.upstream import windows
 from pippin.engines.language.upstream.classes import become
 from pippin.engines.language.upstream.fields import filled, refuse_left_out, refuse_unread
@@ -62,10 +56,25 @@ def exchanged(own: type, why: str, kind: Literal["fault", "batching"] = "fault",
     )
 
 
-def by_tanh(original: type, answer: Callable[[Any, mx.array], mx.array]) -> Mend:
+Answer = Callable[[Any, mx.array], mx.array]
+"""What an MLP computes."""
+
+
+def by_tanh(original: type, answer: Answer) -> Mend:
     """The record of an MLP that has to compute GELU by tanh, as `answer` does."""
     why = "the activation is the exact GELU, and not that by tanh"
     return exchanged(type("ByTanh", (original,), {"__call__": answer}), why)
+
+
+def exact_where(original: type, field: str, usual: str, answer: Answer) -> Mend:
+    """The record of an MLP that has to compute the exact GELU where a field of its configuration names that."""
+    own = type("Exact", (original,), {"__call__": answer})
+
+    def made(module: Any, config: Mapping[str, Any]) -> None:
+        if config.get(field, usual) == "gelu":
+            become(module, own)
+
+    return Mend(original=original, why=f"`{field}` is not read", made=made)
 
 
 def storing(change: Callable[[Any, Arrays], Arrays]) -> Callable[[Any, Mapping[str, Any]], None]:
@@ -137,14 +146,12 @@ def classes_of(config: Config) -> tuple[Any, Any]:
     def plain(given: Any, changed: Config) -> nn.Module:
         try:
             model: nn.Module = model_class(given)
-        except (ValueError, LookupError, StopIteration) as error:
+        except (ValueError, IndexError, StopIteration) as error:
             # Many classes look for the first layer of each type.
             kinds = {*((changed.get("text_config") or changed).get("layer_types") or ())}
-            if len(kinds) != 1:
+            if len(kinds) != 1 or (type(error) is ValueError and "in list" not in str(error)):
                 raise
-            raise ValueError(
-                f"layer_types of {kinds.pop()} alone are not read by this architecture's class"
-            ) from error
+            raise unread(f"layer_types of {kinds.pop()} alone") from error
         make_of(own, model, changed)
         return model
 
@@ -185,7 +192,7 @@ class Arguments(Struct, frozen=True):
         required = [
             each.name for each in fields(self.kind) if each.default is each.default_factory is MISSING
         ]
-        found = filled(with_required(config, required))
+        found = filled(config, required)
         try:
             return self.kind.from_dict(found)
         except ValueError:

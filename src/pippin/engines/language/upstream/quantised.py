@@ -5,13 +5,14 @@ A method has a function here, or is left to the libraries, or is refused by its 
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from pippin.core.published import table
 from pippin.engines.language.configuration import Config
 from pippin.engines.language.upstream.library import infer_quant_config
 
@@ -20,8 +21,9 @@ Arrays = dict[str, mx.array]
 LEFT_TO_LIBRARIES: Final = ("bitnet", "mxfp4", "mxfp8")
 """What mlx-lm and mlx-vlm read by themselves."""
 
-LEFT_FORMATS: Final = ("nvfp4-pack-quantized", "mxfp4-pack-quantized")
-"""The same of compressed-tensors."""
+LEFT_FORMATS: Final = ("nvfp4-pack-quantized",)
+"""The same of compressed-tensors and ModelOpt for mlx-vlm, and unpacked for mlx-lm, whose layers have no scale of a
+whole matrix."""
 
 SETTINGS: Final = ("quantization", "quantization_config")
 """Where configurations tell how arrays are packed."""
@@ -34,18 +36,21 @@ AGAIN: Final = "take the checkpoint that it was made from, and quantise it: mlx_
 
 BLOCK: Final = 128  # rows and columns of a block with one scale
 GROUPS: Final = (128, 64, 32)
+MICRO: Final = 32  # numbers with one scale that is a power of two
 BITS: Final = (2, 3, 4, 5, 6, 8)
+FP4: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # and the same below zero
 AWQ_ORDER: Final = (0, 4, 1, 5, 2, 6, 3, 7)  # of the eight numbers of a word
 BESIDE: Final = ("input_scale", "activation_scale", "k_scale", "v_scale", "output_scale", "input_zero_point")
 """Scales of activations, which are not rounded here."""
 
 
 def unquantised(arrays: Arrays, config: Config, wide: mx.Dtype) -> Arrays:
-    """The arrays of a checkpoint, with the settings in its configuration to match; `wide` is the type of unpacked ones
-    and of scales. `arrays` have FP8 numbers decoded. Raises `ValueError` for a method that is not read here."""
+    """The arrays of a checkpoint, which `left_to_libraries` does not leave, with the settings in its configuration to
+    match; `wide` is the type of unpacked ones and of scales. `arrays` have FP8 numbers decoded. Raises `ValueError` for
+    a method that is not read here."""
     settings = _settings(config)
     method = settings.get("quant_method")
-    if method is None or left_to_libraries(config):
+    if method is None:
         return arrays
     if method == "auto-round":
         method = str(settings.get("packing_format", "")).rpartition("auto_")[2]
@@ -85,8 +90,8 @@ def settle_bits(model: nn.Module, arrays: Arrays, config: Config) -> None:
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    for part in (config, config.get("text_config")):
-        found = part.get("quantization_config") if isinstance(part, dict) else None
+    for part in (config, table(config.get("text_config"))):
+        found = part.get("quantization_config") or part.get("compression_config")
         if isinstance(found, dict) and found:
             inner = found.get("quantization")  # as in ModelOpt's own file
             found = inner if isinstance(inner, dict) else found
@@ -94,15 +99,14 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def left_to_libraries(config: Mapping[str, Any]) -> bool:
-    """Whether mlx-lm and mlx-vlm get the arrays as they are stored."""
+def left_to_libraries(config: Mapping[str, Any], *, vision: bool) -> bool:
+    """Whether mlx-lm, or mlx-vlm for `vision`, gets the arrays as they are stored."""
     settings = _settings(config)
-    method = settings.get("quant_method")
+    method, algorithm = settings.get("quant_method"), settings.get("quant_algo")
     if "quantization" in config or method in LEFT_TO_LIBRARIES or settings.get("scale_fmt") == "ue8m0":
         return True
-    if method == "modelopt":
-        return settings.get("quant_algo") != "FP8"
-    return method == "compressed-tensors" and settings.get("format") in LEFT_FORMATS
+    nvfp4 = algorithm == "NVFP4" or settings.get("format") in LEFT_FORMATS
+    return (vision and nvfp4) or (method == "modelopt" and algorithm not in ("FP8", "NVFP4"))
 
 
 class _Opened:
@@ -110,17 +114,13 @@ class _Opened:
 
     def __init__(self, arrays: Arrays, settings: Mapping[str, Any], wide: mx.Dtype) -> None:
         self.arrays, self.settings, self.wide = dict(arrays), settings, wide
-        self.packed: dict[str, dict[str, Any]] = {}  # the settings of MLX's own packing, by module
 
     def all(self, read: "Callable[[_Opened], None]", config: Config) -> Arrays:
         read(self)
         self._drop(BESIDE)
-        usual = next(iter(self.packed.values()), NONE)
-        others = {path: own for path, own in self.packed.items() if own != usual}
-        config["quantization_config"] = {**usual, **others}
-        if not self.packed:
+        config["quantization_config"] = NONE
+        if not any(name.endswith(".scales") for name in self.arrays):
             return self.arrays
-        config["quantization"] = config["quantization_config"]
         return {
             name: array.astype(self.wide) if mx.issubdtype(array.dtype, mx.floating) else array
             for name, array in self.arrays.items()
@@ -171,7 +171,6 @@ class _Opened:
         self.arrays[f"{prefix}weight"] = packed
         self.arrays[f"{prefix}scales"] = scales.astype(self.wide)
         self.arrays[f"{prefix}biases"] = (-zeros * scales).astype(self.wide)
-        self.packed[prefix.removesuffix(".")] = {"group_size": group, "bits": bits, "mode": "affine"}
 
 
 def unpacked(words: mx.array, bits: int) -> mx.array:
@@ -196,13 +195,9 @@ def _is_in_order(index: mx.array, groups: int) -> bool:
     return bool((found == np.arange(found.size) * groups // found.size).all())
 
 
-def scaled(weight: mx.array, scales: mx.array, block: tuple[int, int], wide: mx.Dtype) -> mx.array:
-    """A matrix [..., rows, columns] times its scales: one, one for each row, or one for each block."""
-    return (weight.astype(mx.float32) * _spread(scales, weight.shape, block)).astype(wide)
-
-
-def _spread(found: mx.array, shape: tuple[int, ...], block: tuple[int, int]) -> mx.array:
-    """Scales or zeros for each number of a matrix of this shape, in float32."""
+def _spread(found: mx.array, shape: tuple[int, ...], block: Sequence[int] = (1, 1)) -> mx.array:
+    """Scales or zeros, one, one for each row, or one for each block, for each number of a matrix of this shape
+    [..., rows, columns], in float32."""
     found = found.astype(mx.float32)
     if found.size == 1:
         return found.reshape(())
@@ -217,30 +212,59 @@ def _spread(found: mx.array, shape: tuple[int, ...], block: tuple[int, int]) -> 
 
 def _fp8(opened: _Opened) -> None:
     """Scales for blocks, rows or whole matrices, by the name that DeepSeek gave them or another."""
-    block = tuple(opened.settings.get("weight_block_size") or (BLOCK, BLOCK))
+    for prefix, (scale, scales) in opened.taken(
+        "weight_scale_2", "weight_scale"
+    ):  # ModelOpt's numbers of 4 bits
+        _fp4(opened, prefix, opened.arrays[f"{prefix}weight"], scales, scale)
+    block = opened.settings.get("weight_block_size") or (BLOCK, BLOCK)
     for suffix in ("weight_scale_inv", "weight_scale", "gate_up_proj_scale_inv", "down_proj_scale_inv"):
         own = suffix.removesuffix("_inv").removesuffix("_scale")
         for prefix, (scales,) in opened.taken(suffix):
-            if (weight := opened.arrays.get(prefix + own)) is not None:
-                opened.arrays[prefix + own] = scaled(weight, scales, (block[0], block[1]), opened.wide)
+            if (weight := opened.arrays.get(prefix + own)) is None:
+                continue
+            if scales.dtype == mx.uint8:  # powers of two for 32 numbers each, as MLX has them
+                opened.arrays |= {f"{prefix}weight": _words(mx.to_fp8(weight)), f"{prefix}scales": scales}
+                continue
+            wide = weight.astype(mx.float32) * _spread(scales, weight.shape, block)
+            opened.arrays[prefix + own] = wide.astype(opened.wide)
 
 
 def _compressed(opened: _Opened) -> None:
-    sparse = opened.settings.get("sparsity_config") or {}
-    if opened.settings.get("format") == "marlin-24" or sparse.get("format", "dense") != "dense":
-        raise ValueError(f"its weights are sparse (compressed-tensors), which is not read here: {AGAIN}")
+    sparse, turned = (opened.settings.get(name) or {} for name in ("sparsity_config", "transform_config"))
+    thinned = opened.settings.get("format") == "marlin-24" or sparse.get("format", "dense") != "dense"
+    if thinned or turned.get("config_groups"):
+        what = "sparse" if thinned else "rotated (transform_config)"
+        raise ValueError(f"its weights are {what} (compressed-tensors), which is not read here: {AGAIN}")
     for prefix, (words, scales) in opened.taken("weight_packed", "weight_scale"):
+        if words.dtype == mx.uint8:
+            scale = opened.take(f"{prefix}weight_global_scale")
+            _fp4(opened, prefix, words, scales, 1.0 if scale is None else 1 / scale)
+            continue
         zeros, index = opened.take(f"{prefix}weight_zero_point"), opened.take(f"{prefix}weight_g_idx")
         shape = opened.take(f"{prefix}weight_shape")
         bits = 4 if shape is None else words.shape[-1] * 32 // int(np.asarray(shape)[-1])
+        scales = mx.broadcast_to(scales.reshape(1, 1), (words.shape[0], 1)) if scales.size == 1 else scales
         middle = mx.full(scales.shape, float(1 << (bits - 1)))
         offsets = middle if zeros is None else unpacked(_words(zeros.T), bits)[:, : scales.shape[0]].T
         opened.put(prefix, _words(words), bits, scales, offsets, index)
     for prefix, (zeros,) in opened.taken("weight_zero_point"):
         if (name := f"{prefix}weight") in opened.arrays:
             weight = opened.arrays[name].astype(mx.float32)
-            opened.arrays[name] = weight - _spread(zeros, weight.shape, (1, 1))
+            opened.arrays[name] = weight - _spread(zeros, weight.shape)
     _fp8(opened)
+
+
+def _fp4(opened: _Opened, prefix: str, words: mx.array, scales: mx.array, factor: mx.array | float) -> None:
+    """A matrix of two numbers a byte, the lower half first: packed as it is where its scales are powers of two."""
+    if words.shape[-1] * 2 != scales.shape[-1] * (MICRO if scales.dtype == mx.uint8 else MICRO // 2):
+        raise ValueError(f"its weights are {opened.settings['format']}, which is not read here: {AGAIN}")
+    if scales.dtype == mx.uint8:
+        opened.arrays |= {f"{prefix}weight": _words(words), f"{prefix}scales": scales}
+        return
+    points = mx.array([*FP4, *(-each for each in FP4)])
+    numbers = points[mx.stack([words & 15, words >> 4], axis=-1).reshape(*words.shape[:-1], -1)]
+    found = numbers * _spread(scales, numbers.shape) * factor
+    opened.arrays[f"{prefix}weight"] = found.astype(opened.wide)
 
 
 def _gptq(opened: _Opened) -> None:
@@ -288,7 +312,7 @@ def _four_bits(opened: _Opened, name: str, told: Mapping[str, Any]) -> mx.array:
         outer = opened.arrays.pop(f"{name}.nested_absmax")
         sizes = mx.repeat(outer, told["nested_blocksize"])[: largest.size]
         largest = inner[largest.reshape(-1)] * sizes + told["nested_offset"]
-    flat = words.reshape(-1)
+    flat = mx.contiguous(words).view(mx.uint8).reshape(-1)  # which may be stored as others
     numbers = table[mx.stack([flat >> 4, flat & 15], axis=-1).reshape(-1)]
     count = int(np.prod(told["shape"]))
     found = numbers[:count] * mx.repeat(largest.reshape(-1), told["blocksize"])[:count]

@@ -17,13 +17,7 @@ from pippin.engines.language.configuration import NONE, Config, completed, rotar
 from pippin.engines.language.upstream.classes import replaced
 from pippin.engines.language.upstream.fields import refuse_left_out
 from pippin.engines.language.upstream.mends import SHARED, make_of, mends
-from pippin.engines.language.upstream.newest import (
-    for_mlx_vlm,
-    in_columns,
-    in_its_family,
-    renamed,
-    taken,
-)
+from pippin.engines.language.upstream.newest import for_mlx_vlm, in_columns, in_its_family, renamed, taken
 from pippin.engines.language.upstream.quantised import Arrays, settle_bits
 from pippin.engines.language.upstream.rotary import complete
 from pippin.engines.language.upstream.stored import OF_HEAD, read_arrays, refuse_lost_head, with_head
@@ -97,7 +91,7 @@ def _reading_stored(folder: Path) -> Iterator[None]:
     config = mlx_vlm.utils.load_config(folder)
     if "weight_map" in (index := object_in(folder / INDEX)) and index["weight_map"] is None:
         raise ValueError(f"its {INDEX} names no files: delete that file")
-    arrays = in_columns(read_arrays(folder, config), config)
+    arrays = in_columns(read_arrays(folder, config, vision=True), config)
     heads = {name: array for name, array in arrays.items() if OF_HEAD.search(name)}
     load: Callable[..., nn.Module] = mlx_vlm.utils.load_model_weights
 
@@ -110,7 +104,7 @@ def _reading_stored(folder: Path) -> Iterator[None]:
         model: nn.Module, config: Config, weights: Arrays, *given: Any, **named: Any
     ) -> nn.Module:
         refuse_lost_head(model, weights, config)
-        weights = with_head(renamed(model, weights), heads)
+        weights = with_head(model, renamed(model, weights), config, heads)
         return load(model, config, weights, *given, **named)
 
     with replaced(

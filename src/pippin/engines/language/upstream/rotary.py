@@ -22,6 +22,7 @@ from pippin.engines.language.configuration import (
     rotary_tables,
     scaling_of,
     spelled_out,
+    unread,
     unscaled,
 )
 
@@ -49,16 +50,20 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     used = {kind: table for kind, table in tables.items() if kind in types}
     main = used.get("full_attention", {})
     scaling = scaling_of(main, config)
-    plain = {"rope_scaling": unscaled(scaling)}
+    kind, plain = scaling.get("rope_type"), {"rope_scaling": unscaled(scaling)}
     plain |= _in_tables(config, {"rope_type": "default", "type": "default"})
-    if scaling.get("rope_type") not in PLAIN and _leaves_out(model, make, {**config, **plain}):
-        _scale(model, config, scaling, alone=len(tables) == 1)
+    if kind not in PLAIN and (other := _made(make, {**config, **plain})):
+        pairs = any(getattr(each, "traditional", False) for _, _, each in rotary_modules(other))
+        if len(tables) == 1 and (kind == "proportional" or (kind == "longrope" and pairs)):
+            raise unread(f"rope_scaling of the type {kind!r}")
+        if fingerprint(other) == fingerprint(model):
+            _scale(model, config, scaling, alone=len(tables) == 1)
     part = main.get("partial_rotary_factor")
     whole = {"partial_rotary_factor": 1.0, "rotary_pct": 1.0}
     whole |= _in_tables(config, {"partial_rotary_factor": 1.0})
-    ignored = not fields_of(config).part_of_head and scaling.get("rope_type") in (None, "default")
-    if part is not None and not ignored and _leaves_out(model, make, {**config, **whole}):
-        _refuse_other_part(model, config, part)
+    ignored = not fields_of(config).part_of_head and kind in (None, "default")
+    if part is not None and not ignored and (other := _made(make, {**config, **whole})) is not None:
+        _refuse_other_part(model, config, part, other)
     _take_bases(model, used, config.get("layer_types") or ())
     _refuse_one_for_all(model, config, used)
 
@@ -72,12 +77,12 @@ def _in_tables(config: Config, changes: Config) -> Config:
     return {"rope_parameters": {**parameters, **(by_type or changes)}}
 
 
-def _leaves_out(model: nn.Module, make: Make, without: Config) -> bool:
+def _made(make: Make, config: Config) -> nn.Module | None:
+    """The model of another configuration; None where its class needs what that lacks."""
     try:
-        other = make(without)
+        return make(config)
     except (ValueError, KeyError, TypeError, AttributeError):
-        return False  # it needs the setting
-    return fingerprint(other) == fingerprint(model)
+        return None
 
 
 def _scale(model: nn.Module, config: Config, scaling: Config, *, alone: bool) -> None:
@@ -89,9 +94,7 @@ def _scale(model: nn.Module, config: Config, scaling: Config, *, alone: bool) ->
     codes = [getattr(type(parent).__call__, "__code__", None) for parent, _, _ in found]
     by_base = any("base" in code.co_names for code in codes if code is not None)
     if not alone or base is None or by_base or not (len(bases) == 1 or (found and of_axes)):
-        raise ValueError(
-            f"rope_scaling of the type {scaling['rope_type']!r} is not read by the class of this architecture"
-        )
+        raise unread(f"rope_scaling of the type {scaling['rope_type']!r}")
     for parent, name, each in found:
         dims = 2 * each._inv_freq.size if of_axes else each.dims
         traditional = not of_axes and each.traditional
@@ -145,8 +148,9 @@ def turned(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return text if rotary_tables(text) else spelled
 
 
-def _refuse_other_part(model: nn.Module, config: Config, part: float) -> None:
-    size = head_size(config)
+def _refuse_other_part(model: nn.Module, config: Config, part: float, whole: nn.Module) -> None:
+    """`whole`: the model that turns all of each head."""
+    size = None if fingerprint(whole) != fingerprint(model) else head_size(config)
     turned = {
         each.dims for _, _, each in rotary_modules(model) if isinstance(getattr(each, "dims", None), int)
     }
@@ -171,7 +175,7 @@ def _take_bases(model: nn.Module, tables: Mapping[str, Config], types: Iterable[
     for kind, table in tables.items():
         theta = table.get("rope_theta")
         if bases and theta is not None and float(theta) not in bases:
-            raise ValueError(f"rope_theta {theta} of {kind} is not read by the class of this architecture")
+            raise unread(f"rope_theta {theta} of {kind}")
 
 
 def _bases(model: nn.Module) -> set[float]:

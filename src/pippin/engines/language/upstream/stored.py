@@ -30,15 +30,15 @@ TIED = "tie_word_embeddings"
 TYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
 
 
-def read_arrays(folder: Path, config: Config, files: Files | None = None) -> Arrays:
-    """The arrays of a checkpoint by name, none evaluated; `config` gets the settings that go with them, and `files`
-    where they lie.
+def read_arrays(folder: Path, config: Config, files: Files | None = None, *, vision: bool = False) -> Arrays:
+    """The arrays of a checkpoint by name, none evaluated, for mlx-lm's model, or mlx-vlm's for `vision`; `config` gets
+    the settings that go with them, and `files` where they lie.
 
     Raises `ValueError` for files that contradict each other, and for arrays that are no numbers of their own.
     """
     if "quantization_config" not in config and (other := object_in(folder / OTHER_SETTINGS)):
         config["quantization_config"] = other
-    wide, decodes = _wide(config), not left_to_libraries(config)
+    wide, decodes = _wide(config), not left_to_libraries(config, vision=vision)
     found: Arrays = {}
     chosen = weight_files(folder)
     for path in chosen.files:
@@ -52,7 +52,7 @@ def read_arrays(folder: Path, config: Config, files: Files | None = None) -> Arr
                 # MLX loads FP8 numbers as bytes.
                 eight = decodes and header.arrays[name].dtype == FP8
                 found[name] = mx.from_fp8(array, dtype=wide) if eight else array
-    found = unquantised(found, config, wide)
+    found = unquantised(found, config, wide) if decodes else found
     settle_packed(found, config)
     _settle_ties(found, config)
     return found
@@ -75,12 +75,21 @@ def _settle_ties(arrays: Arrays, config: Config) -> None:
             part[TIED] = head is None
 
 
-def with_head(arrays: Arrays, stored: Arrays) -> Arrays:
-    """The arrays with those of the head as they are stored: some classes put the embedding in its place."""
-    heads = {name.rpartition(".")[2]: array for name, array in stored.items() if OF_HEAD.search(name)}
+def with_head(model: nn.Module, arrays: Arrays, config: Config, stored: Arrays) -> Arrays:
+    """The arrays by the names of a model's parameters, with those of the head that are `stored`, since some classes put
+    the embedding in its place, or the embedding's where it is the head and the class has one of its own."""
+    paths = [path for path, _ in model.named_modules() if not OF_MEDIA.search(path)]
+    heads, embeddings = (
+        [f"{path}." for path in paths if part.search(f"{path}.weight")] for part in (HEAD, EMBEDDING)
+    )
+    tied = True in (config.get(TIED), (config.get("text_config") or {}).get(TIED))
+    if tied and len(heads) == len(embeddings) == 1 and f"{heads[0]}weight" not in arrays:
+        found = {name: array for name, array in arrays.items() if name.startswith(embeddings[0])}
+        return arrays | {name.replace(embeddings[0], heads[0]): array for name, array in found.items()}
+    kept = {name.rpartition(".")[2]: array for name, array in stored.items() if OF_HEAD.search(name)}
 
     def own(name: str, array: mx.array) -> mx.array:
-        head = heads.get(name.rpartition(".")[2], array) if OF_HEAD.search(name) else array
+        head = kept.get(name.rpartition(".")[2], array) if OF_HEAD.search(name) else array
         return head if (head.shape, head.dtype) == (array.shape, array.dtype) else array
 
     return {name: own(name, array) for name, array in arrays.items()}
@@ -131,7 +140,7 @@ def classes_in(folder: Path, aside: tuple[str, ...] = ()) -> Callable[[Config], 
             def once(_: Arrays) -> Any:
                 # An attribute of the model would hold all arrays as long as it lives.
                 del model.sanitize
-                return sanitize(arrays)
+                return with_head(model, sanitize(arrays), config, {})
 
             model.sanitize = once
             return model

@@ -10,7 +10,7 @@ from typing import Any
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
-from pippin.engines.language.configuration import fields_of
+from pippin.engines.language.configuration import fields_of, unread
 
 ALL_LAYERS = ("ministral3", "mistral", "mixtral", "phi3", "phimoe", "qwen3_moe", "starcoder2")
 """Types of which `sliding_window` alone tells that every layer has one, if it is used."""
@@ -32,7 +32,7 @@ def complete(model: nn.Module, config: Mapping[str, Any], taken: Collection[str]
     types = config.get("layer_types") or ()
     alike = bool(types) and {*types} <= {"sliding_attention", "full_attention"}
     if any(places) and alike and places != chosen[: len(places)]:
-        raise ValueError(f"layer_types {types!r} is not read by the class of this architecture")
+        raise unread(f"layer_types {types!r}")
     unbounded = not isinstance(size, int) or size >= config.get("max_position_embeddings", size + 1)
     if unbounded or any(places) or not any(chosen):
         return
@@ -45,14 +45,16 @@ def complete(model: nn.Module, config: Mapping[str, Any], taken: Collection[str]
         return
     if not all(chosen):
         count = f"{sum(chosen)} of {len(chosen)} layers"
-        raise ValueError(f"sliding_window {size} of {count} is not read by the class of this architecture")
+        raise unread(f"sliding_window {size} of {count}")
     model.make_cache = lambda: [RotatingKVCache(max_size=size) for _ in model.layers]
 
 
 def windowed(config: Mapping[str, Any], layers: int) -> list[bool]:
     """Which layers have a window."""
-    usual = fields_of(config).defaults.get("use_sliding_window", True)
-    if not config.get("use_sliding_window", usual):
+    known = fields_of(config).defaults
+    # transformers reads this field in some types alone.
+    reads = not known or "use_sliding_window" in known
+    if reads and not config.get("use_sliding_window", known.get("use_sliding_window", True)):
         return [False] * layers
     if config.get("model_type") in ALL_LAYERS:
         return [True] * layers

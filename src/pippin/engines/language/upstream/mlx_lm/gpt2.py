@@ -1,9 +1,11 @@
 """GPT-2 as transformers saves it, with `transformer.` before the names of its weights: mlx-lm 0.32 reads the first
-published file alone, which lacks it."""
+published file alone, which lacks it. And its activation, which is the exact GELU in Cerebras-GPT, and which mlx-lm
+computes by tanh."""
 
-from mlx_lm.models.gpt2 import Model
+import mlx.nn as nn
+from mlx_lm.models.gpt2 import MLP, Model
 
-from pippin.engines.language.upstream.mends import Mend, storing
+from pippin.engines.language.upstream.mends import Mend, exact_where, storing
 
 MENDS = (
     Mend(
@@ -13,4 +15,5 @@ MENDS = (
             lambda _, arrays: {name.removeprefix("transformer."): array for name, array in arrays.items()}
         ),
     ),
+    exact_where(MLP, "activation_function", "gelu_new", lambda own, x: own.c_proj(nn.gelu(own.c_fc(x)))),
 )
