@@ -222,26 +222,6 @@ def resize_alike(processor: Any) -> None:
         setattr(own, step[kind], resized)
 
 
-BY_FRAME = ("qwen2_vl", "qwen2_5_vl", "qwen3_omni_moe")
-
-
-def limit_each_frame(processor: Any, kind: str) -> None:
-    """Have videos of Qwen2-VL and the like keep the limits of pixels in each frame, as in transformers; mlx-vlm's class
-    is Qwen3-VL's, which has them for all frames together."""
-    own: Any = getattr(processor, "video_processor", None)
-    if kind not in BY_FRAME or type(own).__name__ != "Qwen3VLVideoProcessor":
-        return
-    prepare, limits = own._process_one, (own.min_pixels, own.max_pixels)
-
-    def prepared(frames: np.ndarray[Any, Any]) -> Any:
-        rest = -len(frames) % own.temporal_patch_size
-        whole = np.concatenate([frames, np.repeat(frames[-1:], rest, axis=0)])
-        own.min_pixels, own.max_pixels = (len(whole) * limit for limit in limits)
-        return prepare(whole)
-
-    own._process_one = prepared
-
-
 def unprepared(folder: Path, processor: Any) -> dict[Modality, list[str]]:
     """The fields of a folder's settings that its family's processor leaves out, by modality."""
     found: dict[Modality, list[str]] = {}

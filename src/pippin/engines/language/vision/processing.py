@@ -27,6 +27,7 @@ from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config
+from pippin.engines.language.vision.films import prepare_as_published, rate_of
 from pippin.engines.language.vision.frames import frame_rate
 from pippin.engines.language.vision.media import (
     MODALITIES,
@@ -45,13 +46,13 @@ from pippin.engines.language.vision.media import (
 from pippin.engines.language.vision.preprocessor import (
     FILE,
     in_older_files,
-    limit_each_frame,
     resize_alike,
+    settings_of,
     splitting,
     unprepared,
 )
 from pippin.engines.language.vision.tiles import cut_into_tiles
-from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
+from pippin.engines.language.vision.video import Clip, FrameRate, read_clip
 from pippin.engines.recent import Recent
 from pippin.engines.refusals import refused
 
@@ -122,8 +123,9 @@ class LibraryProcessor(TextOnly):
         self._options = options
         self._lock = threading.Lock()
         self._unprepared = unprepared(folder, processor)
-        limit_each_frame(processor, str(config.get("model_type")))
-        self._rate = rate_of(processor)
+        kind = str(config.get("model_type"))
+        prepare_as_published(processor, kind)
+        self._rate = rate_of(processor, kind, settings_of(folder, "video"))
         self._frame_rate = frame_rate(processor)
         # A processor that takes no video may accept it silently, and drop it.
         self.tried = [each for each in MODALITIES if each != "video" or self._frame_rate is None]
