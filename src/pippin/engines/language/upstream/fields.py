@@ -1,8 +1,11 @@
 """Fields that mlx-lm's classes take and configurations of transformers 5 leave out or write otherwise, and fields that
 change what a model computes and that its class does not take."""
 
+import ast
 import contextlib
-from collections.abc import Callable, Container, Mapping
+import inspect
+import sys
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from pippin.engines.language.configuration import Config, fields_of, head_size
@@ -36,6 +39,10 @@ PATTERNS = {
     "full_attention sliding_attention": "sliding_window_pattern",
 }
 """By the types of layers, the older field that tells where those with full attention are."""
+
+
+EVERY = {"full_attention_interval": "linear_attention", "sliding_window_pattern": "sliding_attention"}
+"""The fields that tell of how many layers one has full attention, and what the others have."""
 
 
 def filled(config: Config) -> Config:
@@ -72,23 +79,33 @@ def refuse_left_out(config: Config, taken: Container[str]) -> None:
     """Raises `ValueError` for a field that is not as in most models of its type, and is not `taken` by the class."""
     usual = fields_of(config).defaults
     for name in COMPUTING:
-        if name in taken or name not in usual or name not in config:
+        if name not in usual or name not in config:
             continue
         value, default = config[name], usual[name]
         if value == default or any(value in alike and default in alike for alike in (NEUTRAL, GELU)):
+            continue
+        if name in taken:
             continue
         raise ValueError(f"{name} {value!r} is not read by the class of this architecture")
     summing = SUMMING.get(str(config.get("model_type")))
     if summing and config.get("num_experts_per_tok") == 1 and config.get(summing):
         with_it = "" if summing == "num_experts_per_tok" else f" with {summing}"
         raise ValueError(f"num_experts_per_tok 1{with_it} is not read by the class of this architecture")
-    if "full_attention_interval" in taken and "layer_types" not in taken:
-        count, every = config.get("num_hidden_layers") or 0, _pattern(config).get("full_attention_interval")
-        every = every or config.get("full_attention_interval") or 4
-        own = ["linear_attention" if place % every else "full_attention" for place in range(1, count + 1)]
-        types = config.get("layer_types") or own
-        if types != own or "full_attention" not in own:
-            raise ValueError(f"layer_types {types!r} is not read by the class of this architecture")
+    for field, kind in EVERY.items():
+        types = config.get("layer_types")
+        if field not in taken or "layer_types" in taken or (types is None and kind == "sliding_attention"):
+            continue
+        count, every = config.get("num_hidden_layers") or 0, _pattern(config).get(field)
+        every = every or config.get(field) or 4
+        own = [kind if place % every else "full_attention" for place in range(1, count + 1)]
+        if (types or own) != own or "full_attention" not in own:
+            raise ValueError(f"layer_types {types or own!r} is not read by the class of this architecture")
+
+
+def names_read(modules: Iterable[str]) -> set[str]:
+    """The names of attributes that the code of these modules reads: some classes keep fields that nothing asks for."""
+    nodes = (node for name in modules for node in ast.walk(ast.parse(inspect.getsource(sys.modules[name]))))
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
 
 
 def with_pattern(config: Config) -> Config:

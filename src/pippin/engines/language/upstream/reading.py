@@ -15,7 +15,7 @@ from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
 from pippin.engines.language.configuration import NONE, Config, completed, rotary_tables, turns_of
 from pippin.engines.language.upstream.classes import replaced
-from pippin.engines.language.upstream.fields import refuse_left_out
+from pippin.engines.language.upstream.fields import names_read, refuse_left_out
 from pippin.engines.language.upstream.mends import SHARED, make_of, mends
 from pippin.engines.language.upstream.newest import (
     for_mlx_vlm,
@@ -110,7 +110,7 @@ def _reading_stored(folder: Path) -> Iterator[None]:
         model: nn.Module, config: Config, weights: Arrays, *given: Any, **named: Any
     ) -> nn.Module:
         refuse_lost_head(model, weights, config)
-        weights = with_head(renamed(model, weights), heads)
+        weights = _without_biases(model, with_head(renamed(model, weights), heads), config)
         return load(model, config, weights, *given, **named)
 
     with replaced(
@@ -119,6 +119,19 @@ def _reading_stored(folder: Path) -> Iterator[None]:
         (mlx_vlm.utils, "load_model_weights", lambda _: load_weights),
     ):
         yield
+
+
+def _without_biases(model: nn.Module, weights: Arrays, config: Config) -> Arrays:
+    """The arrays without those that a projector of LLaVA's does not have by its configuration, where the class has them
+    always; and the model without them."""
+    if config.get("multimodal_projector_bias") is not False:
+        return weights
+    lost = set()
+    for name, module in model.named_modules():
+        if OF_PROJECTOR.search(name) and isinstance(module, nn.Linear) and "bias" in module:
+            del module["bias"]
+            lost.add(f"{name}.bias")
+    return {name: array for name, array in weights.items() if name not in lost}
 
 
 def load_model(folder: Path, **settings: Any) -> nn.Module:
@@ -137,31 +150,49 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
 
     complete(_language(model), config if named is None else config[named], make)
     make_of(mends("mlx_vlm", SHARED), _language(model), config)
-    _refuse_left_out(model.config, config)
+    _refuse_left_out(model, config)
     activation = _activation(own)
     if activation is not None and activation != CODED.get(str(own.get("model_type")), activation):
         raise ValueError(
             f"hidden_act {activation!r} of vision_config is not read by the class of this family"
         )
-    _complete_encoder(model, {OF_LAYER: activation, OF_PROJECTOR: own.get("projector_hidden_act")})
+    vision = config.get("vision_config") or {}
+    activations = {OF_LAYER: activation, OF_PROJECTOR: own.get("projector_hidden_act")}
+    _complete_encoder(model, activations, vision.get("layer_norm_eps"))
+    _turn_encoder(model, rotary_tables(vision))
     return model
 
 
-def _refuse_left_out(read: Any, config: Config) -> None:
+class _Read:
+    """Which of some fields the code of a model reads. No source is parsed before somebody asks."""
+
+    def __init__(self, names: set[str], model: nn.Module) -> None:
+        self._names = names
+        self._model = model
+
+    def __contains__(self, name: object) -> bool:
+        kinds = {kind for each in self._model.modules() for kind in type(each).__mro__}
+        modules = {kind.__module__ for kind in kinds if kind.__module__.startswith(("mlx_lm.", "mlx_vlm."))}
+        return name in self._names and name in names_read(modules)
+
+
+def _refuse_left_out(model: nn.Module, config: Config) -> None:
     """Raises `ValueError` for a field of the text model that changes what it computes and that its class lacks."""
     named = [name for name in TEXT_PARTS if isinstance(config.get(name), dict)]
+    read = model.config
     for text, held in [(config[name], getattr(read, name, None)) for name in named] or [(config, read)]:
         if is_dataclass(held):
-            refuse_left_out(text, {each.name for each in fields(held)})
+            refuse_left_out(text, _Read({each.name for each in fields(held)}, _language(model)))
 
 
-def _complete_encoder(model: nn.Module, activations: Mapping[re.Pattern[str], str | None]) -> None:
+def _complete_encoder(
+    model: nn.Module, activations: Mapping[re.Pattern[str], str | None], epsilon: float | None
+) -> None:
     """Give an encoder of pictures and what follows it their activations, which many classes have in one form, and the
-    encoder's last norm the epsilon that they read elsewhere. Raises `ValueError` for an activation that is no GELU
-    where the class has one."""
-    epsilon = getattr(getattr(model.config, "vision_config", None), "layer_norm_eps", None)
+    encoder's norms their epsilon, which classes read for some of them. Raises `ValueError` for an activation that is no
+    GELU where the class has one."""
     for name, module in model.named_modules():
-        if epsilon is not None and name.rpartition(".")[2] == "post_layernorm":
+        if epsilon is not None and name.startswith("vis") and type(module) is nn.LayerNorm:
             module.eps = epsilon
         said = next((said for places, said in activations.items() if said and places.search(name)), None)
         if said is not None and type(module) is nn.GELU:
@@ -170,10 +201,29 @@ def _complete_encoder(model: nn.Module, activations: Mapping[re.Pattern[str], st
             module._approx = FORMS[said]
 
 
+def _turn_encoder(model: nn.Module, tables: Mapping[str, Config]) -> None:
+    """Give the encoder of pictures the base of its rotary settings, which many classes leave at the usual one. Raises
+    `ValueError` for another base that the family's class does not read."""
+    theta = tables.get("full_attention", {}).get("rope_theta")
+    if theta is None:
+        return
+    turning = [
+        (module, base)
+        for name, module in model.named_modules()
+        for base in ("theta", "theta_base")
+        if name.startswith("vis") and hasattr(module, base)
+    ]
+    for module, base in turning:
+        setattr(module, base, theta)
+    read = vars(getattr(model.config, "vision_config", None) or object)
+    if not turning and theta != 10000 and not {"rope_theta", "rope_parameters"} & read.keys():
+        raise ValueError(f"rope_theta {theta} of vision_config is not read by the class of this family")
+
+
 def _activation(config: Config) -> str | None:
     """The activation of the encoder of pictures: that of its configuration, or its usual one in transformers."""
     part = config.get("vision_config")
-    if not isinstance(part, dict) or "hidden_act" in part or config.get("model_type") in CODED:
+    if not isinstance(part, dict) or "hidden_act" in part:
         return part.get("hidden_act") if isinstance(part, dict) else None
     return turns_of(config).parts.get("vision_config", NONE).taken.get("hidden_act")
 

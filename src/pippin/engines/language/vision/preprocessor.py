@@ -1,10 +1,7 @@
 """What a model's folder says of how pictures are prepared, and what its family's processor leaves out of that."""
 
-import ast
-import inspect
 import json
 import math
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import getattr_static
@@ -18,6 +15,7 @@ from PIL.Image import Image, Resampling
 
 from pippin.core.published import broken, object_in, typed
 from pippin.engines.language.kept import files_of, kept
+from pippin.engines.language.upstream.fields import names_read
 from pippin.engines.language.vision.media import Modality
 
 FILE = "preprocessor_config.json"
@@ -279,7 +277,4 @@ def _read_by(kind: type) -> set[str] | None:
     """The names that the code of a class of mlx-vlm reads: some keep settings that nothing asks for. None for a class
     of another library."""
     modules = {each.__module__ for each in kind.__mro__ if each.__module__.startswith("mlx_vlm.")}
-    if not modules:
-        return None
-    nodes = (node for name in modules for node in ast.walk(ast.parse(inspect.getsource(sys.modules[name]))))
-    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+    return names_read(modules) if modules else None
