@@ -23,6 +23,7 @@ from pippin.engines.language.vision.preprocessor import (
     in_older_files,
     other_pixels,
     resize_alike,
+    settings_in,
     settings_of,
     splitting,
     unprepared,
@@ -460,10 +461,10 @@ def test_step_3_7_s_processor_is_held_against_the_folder_s_settings(tmp_path: Pa
     processor: Any = type("Step3VLProcessor", (), {"mean": (0.48, 0.46, 0.41), "patch_size": 504})()
     said = {"image_mean": [0.48, 0.46, 0.41], "patch_size": 504, "size": {"height": 728, "width": 728}}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
-    assert unprepared(tmp_path, processor) == {"image": []}
+    assert unprepared(settings_in(tmp_path), processor) == {"image": []}
     other = {"patch_size": 252, "image_mean": [0.5, 0.5, 0.5], "size": {"height": 364, "width": 364}}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({**other, "do_rescale": False}))
-    assert set(unprepared(tmp_path, processor)["image"]) == {*other, "do_rescale"}
+    assert set(unprepared(settings_in(tmp_path), processor)["image"]) == {*other, "do_rescale"}
 
 
 @pytest.mark.parametrize(
@@ -529,8 +530,11 @@ def test_a_small_picture_of_muse_spark_is_one_token() -> None:
 def test_lfm2_vl_splits_pictures_as_its_folder_says(tmp_path: Path) -> None:
     said = {"do_image_splitting": False, "max_tiles": 4, "image_mean": [0.5, 0.5, 0.5]}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
-    assert splitting(tmp_path, {"model_type": "lfm2_vl"}) == {"do_image_splitting": False, "max_tiles": 4}
-    assert splitting(tmp_path, {"model_type": "qwen2_vl"}) == {}
+    assert splitting(settings_of(tmp_path), {"model_type": "lfm2_vl"}) == {
+        "do_image_splitting": False,
+        "max_tiles": 4,
+    }
+    assert splitting(settings_of(tmp_path), {"model_type": "qwen2_vl"}) == {}
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl", "gemma3", "idefics3"])
@@ -558,7 +562,7 @@ def test_videos_and_sound_are_held_against_transformers_5_s_file_too(tmp_path: P
         "feature_extractor": {"sampling_rate": 24000, "hop_length": 160, "do_normalize": False},
     }
     (tmp_path / "processor_config.json").write_text(json.dumps(nested))
-    with in_older_files(tmp_path) as files:
+    with in_older_files(tmp_path, settings_in(tmp_path)) as files:
         assert json.loads((files / "preprocessor_config.json").read_text()) == {"patch_size": 8}
         assert json.loads((files / "video_preprocessor_config.json").read_text()) == nested["video_processor"]
     processor = SimpleNamespace(
@@ -567,7 +571,7 @@ def test_videos_and_sound_are_held_against_transformers_5_s_file_too(tmp_path: P
         feature_extractor=SimpleNamespace(sampling_rate=16000, hop_length=160),
     )
     told = {"image": [], "video": ["patch_size", "do_resize"], "audio": ["sampling_rate"]}
-    assert unprepared(tmp_path, processor) == told
+    assert unprepared(settings_in(tmp_path), processor) == told
 
 
 def test_sizes_that_a_processor_has_otherwise_are_told() -> None:

@@ -26,7 +26,7 @@ from pippin.engines.base import NobodyWaitsError, wanted_while
 from pippin.engines.language.vision import video as video_module
 from pippin.engines.language.vision.films import prepare_as_published, rate_of
 from pippin.engines.language.vision.frames import as_frames, frame_rate
-from pippin.engines.language.vision.preprocessor import unprepared
+from pippin.engines.language.vision.preprocessor import settings_in, unprepared
 from pippin.engines.language.vision.video import FrameRate, read_clip, sample
 from tests.engines.language.vision.any_family import shrink, write
 from tests.engines.language.vision.family_settings import FAMILIES
@@ -81,7 +81,7 @@ def test_a_processor_that_takes_a_number_of_frames_gets_it_unless_a_request_has_
     rate = rate_of(SimpleNamespace(video_processor=Gemma4VideoProcessor(num_frames=12)), "gemma4", {})
     film = video(40)
     assert len(read_clip(film, rate, "x").frames) == 12
-    assert len(read_clip(film, rate.asked(1.0, None), "x").frames) == 4
+    assert len(read_clip(film, rate.asked(1.0, None), "x").frames) == 5
     assert len(read_clip(film, rate.asked(None, 8), "x").frames) == 8
 
 
@@ -154,7 +154,7 @@ def test_what_is_done_to_frames_is_done_as_said_or_told(
 ) -> None:
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
     own = made(**said)
-    assert unprepared(tmp_path, SimpleNamespace(video_processor=own))["video"] == told
+    assert unprepared(settings_in(tmp_path), SimpleNamespace(video_processor=own))["video"] == told
 
 
 def turned(film: bytes, *matrix: int) -> bytes:

@@ -24,6 +24,9 @@ COMPUTING = tuple(
 )
 """Fields that add nothing to the weights, and change the answers."""
 
+ENCODING = ("use_absolute_position_embeddings", "vision_feature_layer", "vision_feature_select_strategy")
+"""Such fields of encoders of pictures, and of what follows these."""
+
 
 SEVERAL = "deepseek_v3 deepseek_v32 dots1 exaone_moe glm4_moe glm4_moe_lite glm_moe_dsa nemotron_h solar_open"
 SUMMING = dict.fromkeys([*SEVERAL.split(), "glm4v_moe_text", "glm5_next_text"], "norm_topk_prob") | {
@@ -77,16 +80,7 @@ def refuse_unread(config: Config, taken: Mapping[str, Any]) -> None:
 
 def refuse_left_out(config: Config, taken: Container[str]) -> None:
     """Raises `ValueError` for a field that is not as in most models of its type, and is not `taken` by the class."""
-    usual = fields_of(config).defaults
-    for name in COMPUTING:
-        if name not in usual or name not in config:
-            continue
-        value, default = config[name], usual[name]
-        if value == default or any(value in alike and default in alike for alike in (NEUTRAL, GELU)):
-            continue
-        if name in taken:
-            continue
-        raise ValueError(f"{name} {value!r} is not read by the class of this architecture")
+    refuse_unlike(config, taken, COMPUTING)
     summing = SUMMING.get(str(config.get("model_type")))
     if summing and config.get("num_experts_per_tok") == 1 and config.get(summing):
         with_it = "" if summing == "num_experts_per_tok" else f" with {summing}"
@@ -100,6 +94,19 @@ def refuse_left_out(config: Config, taken: Container[str]) -> None:
         own = [kind if place % every else "full_attention" for place in range(1, count + 1)]
         if (types or own) != own or "full_attention" not in own:
             raise ValueError(f"layer_types {types or own!r} is not read by the class of this architecture")
+
+
+def refuse_unlike(config: Config, taken: Container[str], names: Iterable[str]) -> None:
+    """Raises `ValueError` for a field of these names that is not as usual, and is not `taken`."""
+    usual = fields_of(config).defaults
+    for name in names:
+        if name not in usual or name not in config:
+            continue
+        value, default = config[name], usual[name]
+        if value == default or any(value in alike and default in alike for alike in (NEUTRAL, GELU)):
+            continue
+        if name not in taken:
+            raise ValueError(f"{name} {value!r} is not read by the class of this architecture")
 
 
 def names_read(modules: Iterable[str]) -> set[str]:

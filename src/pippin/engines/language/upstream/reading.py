@@ -15,7 +15,7 @@ from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
 from pippin.engines.language.configuration import NONE, Config, completed, rotary_tables, turns_of
 from pippin.engines.language.upstream.classes import replaced
-from pippin.engines.language.upstream.fields import names_read, refuse_left_out
+from pippin.engines.language.upstream.fields import ENCODING, names_read, refuse_left_out, refuse_unlike
 from pippin.engines.language.upstream.mends import SHARED, make_of, mends
 from pippin.engines.language.upstream.newest import (
     for_mlx_vlm,
@@ -60,7 +60,7 @@ TEXT_PARTS = ("text_config", "language_config", "llm_config")
 
 PARTS = ("text", "vision", "perceiver", "projector", "audio")
 
-OF_LAYER = re.compile(r"vis.*\.(?:layers|blocks|resblocks)\.\d+\.")
+OF_LAYER = re.compile(r"vis.*\.(?:layers?|blocks|resblocks)\.\d+\.")
 """Where a model has the parts of its encoder's layers."""
 
 OF_PROJECTOR = re.compile(r"project|connector")
@@ -140,9 +140,9 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
 
     with reading_spelled_out(), _reading_stored(folder):
         model = mlx_vlm.utils.load_model(folder, **settings)
-    own = in_its_family(mlx_vlm.utils.load_config(folder))
+    published = mlx_vlm.utils.load_config(folder)
+    own, config = in_its_family(published), in_its_family(completed(published))
     model.config.published = own  # classes of configurations leave out what some mends read
-    config = completed(own)
     named = next((name for name in TEXT_PARTS if rotary_tables(config.get(name) or {})), None)
 
     def make(changed: Config) -> nn.Module:
@@ -151,15 +151,16 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
     complete(_language(model), config if named is None else config[named], make)
     make_of(mends("mlx_vlm", SHARED), _language(model), config)
     _refuse_left_out(model, config)
-    activation = _activation(own)
+    activation = _activation(published)
     if activation is not None and activation != CODED.get(str(own.get("model_type")), activation):
         raise ValueError(
             f"hidden_act {activation!r} of vision_config is not read by the class of this family"
         )
-    vision = config.get("vision_config") or {}
-    activations = {OF_LAYER: activation, OF_PROJECTOR: own.get("projector_hidden_act")}
-    _complete_encoder(model, activations, vision.get("layer_norm_eps"))
-    _turn_encoder(model, rotary_tables(vision))
+    _complete_encoder(model, {OF_LAYER: activation, OF_PROJECTOR: config.get("projector_hidden_act")})
+    vision = turns_of(published).parts.get("vision_config", NONE)
+    _norm_encoder(model, vision.taken)
+    if (published.get("vision_config") or {}).keys() & {"rope_theta", "rope_parameters"}:
+        _turn_encoder(model, rotary_tables({"rope_parameters": vision.table}))
     return model
 
 
@@ -177,23 +178,48 @@ class _Read:
 
 
 def _refuse_left_out(model: nn.Module, config: Config) -> None:
-    """Raises `ValueError` for a field of the text model that changes what it computes and that its class lacks."""
+    """Raises `ValueError` for a field that changes what a model computes and that its class lacks."""
     named = [name for name in TEXT_PARTS if isinstance(config.get(name), dict)]
     read = model.config
     for text, held in [(config[name], getattr(read, name, None)) for name in named] or [(config, read)]:
         if is_dataclass(held):
             refuse_left_out(text, _Read({each.name for each in fields(held)}, _language(model)))
+        if text.get("model_type") == "llama4_text":
+            _refuse_other_layers(text)
+    modules = model.named_modules()
+    given = any(type(module) is nn.GELU and OF_PROJECTOR.search(name) for name, module in modules)
+    names = ENCODING if given else (*ENCODING, "projector_hidden_act")
+    for part, held in ((config, read), (config.get("vision_config"), getattr(read, "vision_config", None))):
+        if isinstance(part, dict) and is_dataclass(held):
+            refuse_unlike(part, _Read({each.name for each in fields(held)}, model), names)
 
 
-def _complete_encoder(
-    model: nn.Module, activations: Mapping[re.Pattern[str], str | None], epsilon: float | None
-) -> None:
-    """Give an encoder of pictures and what follows it their activations, which many classes have in one form, and the
-    encoder's norms their epsilon, which classes read for some of them. Raises `ValueError` for an activation that is no
-    GELU where the class has one."""
+def _refuse_other_layers(config: Config) -> None:
+    """Raises `ValueError` for layers of Llama 4 that are not as in its class: each fourth sees all and does not turn,
+    and one expert answers."""
+    turning = [int(place % 4 != 0) for place in range(1, config["num_hidden_layers"] + 1)]
+    kinds = ["chunked_attention" if turns else "full_attention" for turns in turning]
+    known = {"no_rope_layers": turning, "layer_types": kinds, "num_experts_per_tok": 1}
+    for name, value in known.items():
+        if config.get(name) not in (None, [], value):
+            raise ValueError(f"{name} {config[name]!r} is not read by the class of this architecture")
+
+
+def _norm_encoder(model: nn.Module, said: Config) -> None:
+    """Give the norms of an encoder of pictures their epsilon, which classes read for some of them, if at all."""
+    read = getattr(getattr(model.config, "vision_config", None), "layer_norm_eps", None)
+    kinds = {nn.LayerNorm: said.get("layer_norm_eps"), nn.RMSNorm: said.get("rms_norm_eps")}
     for name, module in model.named_modules():
-        if epsilon is not None and name.startswith("vis") and type(module) is nn.LayerNorm:
+        last = read if name.endswith("post_layernorm") else None
+        epsilon = kinds.get(type(module)) or last if name.startswith("vis") else last
+        if epsilon is not None:
             module.eps = epsilon
+
+
+def _complete_encoder(model: nn.Module, activations: Mapping[re.Pattern[str], str | None]) -> None:
+    """Give an encoder of pictures and what follows it their activations, which many classes have in one form. Raises
+    `ValueError` for an activation that is no GELU where the class has one."""
+    for name, module in model.named_modules():
         said = next((said for places, said in activations.items() if said and places.search(name)), None)
         if said is not None and type(module) is nn.GELU:
             if said not in FORMS:

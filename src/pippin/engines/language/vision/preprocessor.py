@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import getattr_static
 from pathlib import Path
@@ -19,6 +19,8 @@ from pippin.engines.language.upstream.fields import names_read
 from pippin.engines.language.vision.media import Modality
 
 FILE = "preprocessor_config.json"
+
+Size = tuple[int, int]
 
 PIXELS: dict[str, Any] = {
     **dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True),
@@ -39,8 +41,9 @@ NEEDED = {
     **dict.fromkeys(("slice_mode", "max_slice_nums", "scale_resolution", "overlap_margins", "pooling_size")),
     **dict.fromkeys(("downsample_factor", "encoder_patch_size", "max_pixels_tolerance", "max_image_tiles")),
     **dict.fromkeys(("min_image_tokens", "max_image_tokens", "min_tiles", "max_tiles", "max_soft_tokens")),
+    "num_frames": "max_soft_tokens",
 }
-"""Fields that may not be null, unless the step that needs them is off."""
+"""Fields that may not be null, unless the step that needs them is off, or the other field is not there."""
 
 SIZED = {"max_pixels", "max_image_tokens", "scale_resolution"}
 """Fields that say how large pictures are where their size is null."""
@@ -53,7 +56,8 @@ Lengths = Length | Annotated[list[Length], Meta(min_length=2, max_length=2)] | d
 
 TYPES: dict[str, Any] = {
     **dict.fromkeys(("image_mean", "image_std"), float | list[float]),
-    **dict.fromkeys(("rescale_factor", "fps"), float),
+    "rescale_factor": float,
+    "fps": Annotated[float, Meta(gt=0)],
     **dict.fromkeys(("size", "crop_size", "pad_size", "patch_size"), Lengths),
     **dict.fromkeys(
         ("max_image_tiles", "min_frames", "max_frames", "num_frames", *SIZES[:2], *SIZES[3:]), Length
@@ -106,6 +110,15 @@ PARTS: dict[Modality, tuple[str, str]] = {
 """The parts of a processor that processor_config.json may describe, and the files that do so in older folders."""
 
 
+Settings = Mapping[Modality, dict[str, Any]]
+"""The settings of the parts of a processor."""
+
+
+def settings_in(folder: Path) -> Settings:
+    """The settings of all parts. Raises as `settings_of` does."""
+    return {modality: settings_of(folder, modality) for modality in PARTS}
+
+
 def settings_of(folder: Path, modality: Modality = "image") -> dict[str, Any]:
     """The settings of a part of the processor, as transformers reads them: those in processor_config.json come first,
     those of its own class of the family last. Limits of pixels that transformers 5 writes as a size are there under
@@ -119,21 +132,21 @@ def settings_of(folder: Path, modality: Modality = "image") -> dict[str, Any]:
         said, file = nested, "processor_config.json"
     else:
         said = object_in(folder / file) or object_in(folder / FILE)
-    _require_types(folder, file, said)
+    usual = _usual_of(folder) if modality == "image" else {}
+    _require_types(folder, file, said, usual)
     told = {name: value for name, value in said.items() if value is not None}
-    said = {**dict.fromkeys((name for name in said if name.startswith("do_")), False), **told}
-    if modality == "image":
-        said = {**_usual_of(folder), **said}
+    off = dict.fromkeys((name for name in said if name.startswith("do_")), False)
+    said = {**usual, **off, **told}
     if isinstance(size := said.get("size"), dict) and size.keys() >= {"shortest_edge", "longest_edge"}:
         said = {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"], **said}
     inner = said.get("media_proc_cfg")
     return {**inner, **said} if isinstance(inner, dict) else said
 
 
-def _require_types(folder: Path, file: str, said: dict[str, Any]) -> None:
+def _require_types(folder: Path, file: str, said: dict[str, Any], usual: dict[str, Any]) -> None:
     for name, value in said.items():
         step = NEEDED.get(name)
-        needed = name in NEEDED and (step is None or said.get(step, PIXELS[step]))
+        needed = name in NEEDED and (step is None or {**PIXELS, **usual, **said}.get(step))
         if value is None and needed and not (name == "size" and said.keys() & SIZED):
             raise broken(folder / file, f"can't be used: its field {name} is null")
         typed(folder, file, name, value, bool if name.startswith("do_") else TYPES.get(name, Any))
@@ -143,10 +156,12 @@ class Usual(Struct, frozen=True):
     fields: dict[str, Any]
 
 
-def splitting(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+SPLITTING = ("do_image_splitting", "min_tiles", "max_tiles", "use_thumbnail")
+
+
+def splitting(said: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """What mlx-vlm has to be told of how pictures are split, beside the folder's files."""
-    said = settings_of(folder) if config.get("model_type") == "lfm2_vl" else {}
-    names = ("do_image_splitting", "min_tiles", "max_tiles", "use_thumbnail")
+    names = SPLITTING if config.get("model_type") == "lfm2_vl" else ()
     return {name: said[name] for name in names if name in said}
 
 
@@ -169,13 +184,13 @@ def _usual_of(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def in_older_files(folder: Path) -> Iterator[Path]:
+def in_older_files(folder: Path, settings: Settings) -> Iterator[Path]:
     """A folder of the same files with all settings of pictures and of videos in files of their own, where some families
     of mlx-vlm look for them. The model's own folder is not written."""
-    said = {FILE: settings_of(folder)}
+    said = {FILE: settings["image"]}
     part, file = PARTS["video"]
     if part in object_in(folder / "processor_config.json"):
-        said[file] = settings_of(folder, "video")
+        said[file] = settings["video"]
     said = {file: held for file, held in said.items() if held != object_in(folder / file)}
     if not said:
         yield folder
@@ -190,45 +205,58 @@ def in_older_files(folder: Path) -> Iterator[Path]:
 
 
 def resize_alike(processor: Any) -> None:
-    """Have a processor of mlx-vlm resize as transformers does.
-
-    HunYuanVL's takes the bilinear filter; the bicubic one is right, whatever the published files say. MiniMax M3 VL's
-    makes a side of less than half a token one token long, and leaves the other as it is. MuseSpark's gives a picture
-    that is smaller than a token the proportions of two.
-    """
+    """Have a processor of mlx-vlm resize as transformers does."""
     own: Any = getattr(processor, "image_processor", None)
+    # MuseSpark's gives a picture that is smaller than a token the proportions of two.
     if hasattr(own, "min_num_image_tokens"):
         own.min_num_image_tokens = 0
-    kind = type(own).__name__.partition("ImageProcessor")[0]
-    if kind not in (step := {"HunYuanVL": "_preprocess_single", "MiniMaxM3VL": "_process_one"}):
+    step, size_of = RESIZED.get(type(own).__name__, ("", None))
+    if size_of is None or not own.do_resize:
         return
-    from mlx_vlm.models.hunyuan_vl.processing_hunyuan_vl import smart_resize
-
-    prepare, factor = getattr(own, step[kind]), own.patch_size * own.merge_size
-    by = Resampling.BICUBIC if kind == "HunYuanVL" else own.resample
+    prepare: Callable[..., Any] = getattr(own, step)
 
     def resized(picture: Image, **settings: Any) -> Any:
-        height, width = picture.height, picture.width
-        if kind == "HunYuanVL":
-            height, width = smart_resize(height, width, factor, own.min_pixels, own.max_pixels)
-        elif min(picture.size) * 2 <= factor:
-            beta = math.sqrt(own.min_pixels / (height * width))
-            height, width = (math.ceil(side * beta / factor) * factor for side in (height, width))
-        return prepare(picture.convert("RGB").resize((width, height), by), **settings)
+        size, by = size_of(own, picture)
+        return prepare(picture.convert("RGB").resize(size, by), **settings)
 
-    if own.do_resize:
-        setattr(own, step[kind], resized)
+    setattr(own, step, resized)
 
 
-def unprepared(folder: Path, processor: Any) -> dict[Modality, list[str]]:
-    """The fields of a folder's settings that its family's processor leaves out, by modality."""
+def _size_in_hunyuan(own: Any, picture: Image) -> tuple[Size, Resampling]:
+    """mlx-vlm takes the bilinear filter; the bicubic one is right, whatever the published files say."""
+    from mlx_vlm.models.hunyuan_vl.processing_hunyuan_vl import smart_resize
+
+    factor = own.patch_size * own.merge_size
+    height, width = smart_resize(picture.height, picture.width, factor, own.min_pixels, own.max_pixels)
+    return (width, height), Resampling.BICUBIC
+
+
+def _size_in_minimax(own: Any, picture: Image) -> tuple[Size, Resampling]:
+    """mlx-vlm makes a side of less than half a token one token long, and leaves the other as it is."""
+    factor, size = own.patch_size * own.merge_size, picture.size
+    if min(size) * 2 <= factor:
+        grown = math.sqrt(own.min_pixels / math.prod(size))
+        size = math.ceil(size[0] * grown / factor) * factor, math.ceil(size[1] * grown / factor) * factor
+    return size, own.resample
+
+
+RESIZED: dict[str, tuple[str, Callable[[Any, Image], tuple[Size, Resampling]]]] = {
+    "HunYuanVLImageProcessor": ("_preprocess_single", _size_in_hunyuan),
+    "MiniMaxM3VLImageProcessor": ("_process_one", _size_in_minimax),
+}
+"""Classes of mlx-vlm whose pictures get a size (width and height) and filter of transformers' first, and the method
+that prepares one of them."""
+
+
+def unprepared(settings: Settings, processor: Any) -> dict[Modality, list[str]]:
+    """The fields of these settings that the family's processor leaves out, by modality."""
     found: dict[Modality, list[str]] = {}
     for modality, (part, _) in PARTS.items():
         own = getattr(processor, part, None)
         if own is None and modality == "image" and type(processor).__name__ in CODED:
             own = processor
         if own is not None:
-            said = settings_of(folder, modality)
+            said = settings[modality]
             # One file may have the fields of all; what takes sound, or chooses frames, makes no pixels.
             draws = modality == "image" or hasattr(own, "image_mean")
             asked = {name: value for name, value in said.items() if draws or name not in PIXELS}

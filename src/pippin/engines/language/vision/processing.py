@@ -45,9 +45,10 @@ from pippin.engines.language.vision.media import (
 )
 from pippin.engines.language.vision.preprocessor import (
     FILE,
+    Settings,
     in_older_files,
     resize_alike,
-    settings_of,
+    settings_in,
     splitting,
     unprepared,
 )
@@ -116,16 +117,18 @@ class LibraryProcessor(TextOnly):
     _scales = True
     """Whether pictures are scaled, to the pixels that they may have, before the processor gets them."""
 
-    def __init__(self, processor: Any, folder: Path, config: dict[str, Any], options: ModelOptions) -> None:
+    def __init__(
+        self, processor: Any, settings: Settings, config: dict[str, Any], options: ModelOptions
+    ) -> None:
         cut_into_tiles(processor, config)
         resize_alike(processor)
         self._processor = processor
         self._options = options
         self._lock = threading.Lock()
-        self._unprepared = unprepared(folder, processor)
+        self._unprepared = unprepared(settings, processor)
         kind = str(config.get("model_type"))
         prepare_as_published(processor, kind)
-        self._rate = rate_of(processor, kind, settings_of(folder, "video"))
+        self._rate = rate_of(processor, kind, settings["video"])
         self._frame_rate = frame_rate(processor)
         # A processor that takes no video may accept it silently, and drop it.
         self.tried = [each for each in MODALITIES if each != "video" or self._frame_rate is None]
@@ -194,10 +197,11 @@ class MediaProcessor(LibraryProcessor):
             # AutoProcessor goes by the type in the folder, which transformers 5 writes as llava.
             opening = PixtralProcessor
         # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
-        trusted, split = options.trust_remote_code, splitting(folder, config)
-        with in_older_files(folder) as files:
+        trusted, settings = options.trust_remote_code, settings_in(folder)
+        split = splitting(settings["image"], config)
+        with in_older_files(folder, settings) as files:
             opened = opening.from_pretrained(files, trust_remote_code=trusted, **split)
-        super().__init__(opened, folder, config, options)
+        super().__init__(opened, settings, config, options)
         self._scales = "max_pixels" not in vars(self._processor.image_processor)
         self._recording = self._processor.tokenizer = _RecordingTokenizer(self._processor.tokenizer)
         most = options.vision_cache_size
