@@ -24,7 +24,7 @@ COMPUTING = tuple(
 )
 """Fields that add nothing to the weights, and change the answers."""
 
-ENCODING = ("use_absolute_position_embeddings", "vision_feature_layer", "vision_feature_select_strategy")
+ENCODING = ("use_absolute_position_embeddings",)
 """Such fields of encoders of pictures, and of what follows these."""
 
 

@@ -63,8 +63,11 @@ PARTS = ("text", "vision", "perceiver", "projector", "audio")
 OF_LAYER = re.compile(r"vis.*\.(?:layers?|blocks|resblocks)\.\d+\.")
 """Where a model has the parts of its encoder's layers."""
 
-OF_PROJECTOR = re.compile(r"project|connector")
+OF_PROJECTOR = re.compile(r"project|connector|merger")
 """Where it has what makes features of the encoder's numbers."""
+
+QUERYING = ("perceiver", "qformer")
+"""Parts, by their names in models and in configurations, that ask an encoder's numbers for features."""
 
 FORMS = {
     "gelu": "none",
@@ -157,8 +160,10 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
             f"hidden_act {activation!r} of vision_config is not read by the class of this family"
         )
     _complete_encoder(model, {OF_LAYER: activation, OF_PROJECTOR: config.get("projector_hidden_act")})
-    vision = turns_of(published).parts.get("vision_config", NONE)
-    _norm_encoder(model, vision.taken)
+    parts = turns_of(published).parts
+    vision = parts.get("vision_config", NONE)
+    said = {name: parts.get(f"{name}_config", NONE).taken for name in QUERYING}
+    _norm_encoder(model, {**said, "vis": vision.taken}, config.get("projection_layer_norm_eps"))
     if (published.get("vision_config") or {}).keys() & {"rope_theta", "rope_parameters"}:
         _turn_encoder(model, rotary_tables({"rope_parameters": vision.table}))
     return model
@@ -186,12 +191,21 @@ def _refuse_left_out(model: nn.Module, config: Config) -> None:
             refuse_left_out(text, _Read({each.name for each in fields(held)}, _language(model)))
         if text.get("model_type") == "llama4_text":
             _refuse_other_layers(text)
-    modules = model.named_modules()
-    given = any(type(module) is nn.GELU and OF_PROJECTOR.search(name) for name, module in modules)
-    names = ENCODING if given else (*ENCODING, "projector_hidden_act")
-    for part, held in ((config, read), (config.get("vision_config"), getattr(read, "vision_config", None))):
+    gelus = [name for name, module in model.named_modules() if type(module) is nn.GELU]
+    names = [*ENCODING, *(() if any(map(OF_PROJECTOR.search, gelus)) else ("projector_hidden_act",))]
+    # Granite 4's layers are told by a map of its own.
+    if "deepstack_layer_map" not in config:
+        names += ["vision_feature_layer", "vision_feature_select_strategy"]
+    coded = any(map(OF_LAYER.search, gelus)) or config.get("model_type") in CODED
+    encoding = (config.get("vision_config"), getattr(read, "vision_config", None))
+    for (part, held), own in (
+        ((config, read), names),
+        (encoding, ENCODING if coded else (*ENCODING, "hidden_act")),
+    ):
         if isinstance(part, dict) and is_dataclass(held):
-            refuse_unlike(part, _Read({each.name for each in fields(held)}, model), names)
+            refuse_unlike(part, _Read({each.name for each in fields(held)}, model), own)
+    for name in QUERYING:
+        refuse_unlike(config.get(f"{name}_config") or {}, (), ("hidden_act",))
 
 
 def _refuse_other_layers(config: Config) -> None:
@@ -205,13 +219,18 @@ def _refuse_other_layers(config: Config) -> None:
             raise ValueError(f"{name} {config[name]!r} is not read by the class of this architecture")
 
 
-def _norm_encoder(model: nn.Module, said: Config) -> None:
-    """Give the norms of an encoder of pictures their epsilon, which classes read for some of them, if at all."""
+def _norm_encoder(model: nn.Module, parts: Mapping[str, Config], projecting: float | None) -> None:
+    """Give the norms of an encoder of pictures, and of what follows it, the epsilon of their part of the configuration,
+    which classes read for some of them, if at all; and those of a projector theirs."""
     read = getattr(getattr(model.config, "vision_config", None), "layer_norm_eps", None)
-    kinds = {nn.LayerNorm: said.get("layer_norm_eps"), nn.RMSNorm: said.get("rms_norm_eps")}
+    kinds = {nn.LayerNorm: "layer_norm_eps", nn.RMSNorm: "rms_norm_eps"}
     for name, module in model.named_modules():
-        last = read if name.endswith("post_layernorm") else None
-        epsilon = kinds.get(type(module)) or last if name.startswith("vis") else last
+        part = next((part for part in parts if name.startswith(part) or f".{part}" in name), None)
+        if part not in QUERYING and OF_PROJECTOR.search(name):
+            epsilon = projecting if type(module) is nn.LayerNorm else None
+        else:
+            usual = read if name.endswith("post_layernorm") else None
+            epsilon = parts.get(part or "", {}).get(kinds.get(type(module), ""), usual)
         if epsilon is not None:
             module.eps = epsilon
 
