@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from inspect import getattr_static
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, Final
 
 import numpy as np
 from msgspec import Meta, Struct
 from PIL.Image import Image, Resampling
 
-from pippin.core.published import broken, object_in, typed
+from pippin.core.decoding import from_json
+from pippin.core.published import broken, object_in, table, typed
 from pippin.engines.language.kept import files_of, kept
 from pippin.engines.language.upstream.fields import names_read
 from pippin.engines.language.vision.media import Modality
@@ -22,33 +24,33 @@ FILE = "preprocessor_config.json"
 
 Size = tuple[int, int]
 
-PIXELS: dict[str, Any] = {
-    **dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True),
-    **dict.fromkeys(("do_center_crop", "resize_to_max_canvas"), False),
-    "rescale_factor": 1 / 255,
-    **dict.fromkeys(("image_mean", "image_std", "resample", "max_image_tiles")),
-}
-"""Fields that decide the pixels of pictures, and what a processor does without a field of that name; None where that
-is not known."""
 
-NEEDED = {
-    **dict.fromkeys(("patch_size", "merge_size", "temporal_patch_size"), None),
-    **dict.fromkeys(("image_mean", "image_std"), "do_normalize"),
-    "rescale_factor": "do_rescale",
-    **dict.fromkeys(("resample", "size"), "do_resize"),
-    "crop_size": "do_center_crop",
-    **dict.fromkeys(("max_image_size", "image_grid_pinpoints", "min_patches", "max_patches", "max_crops")),
-    **dict.fromkeys(("slice_mode", "max_slice_nums", "scale_resolution", "overlap_margins", "pooling_size")),
-    **dict.fromkeys(("downsample_factor", "encoder_patch_size", "max_pixels_tolerance", "max_image_tiles")),
-    **dict.fromkeys(("min_image_tokens", "max_image_tokens", "min_tiles", "max_tiles", "max_soft_tokens")),
-    "num_frames": "max_soft_tokens",
-}
-"""Fields that may not be null, unless the step that needs them is off, or the other field is not there."""
+class _Tables(Struct, frozen=True):
+    """What is known of settings: `preprocessor.json`."""
 
-SIZED = {"max_pixels", "max_image_tokens", "scale_resolution"}
-"""Fields that say how large pictures are where their size is null."""
+    fields: dict[str, dict[str, Any]]
+    """`usual`: what a processor does without a field that decides the pixels of pictures, None where that is not known.
+    `needed_by`: the step without which the field may be null; None where it never may. `also`: the name that some
+    processors have instead."""
+    sized: frozenset[str]
+    """Fields that say how large pictures are where their size is null."""
+    coded: dict[str, dict[str, Any]]
+    """What `...ImageProcessor` and others have in their code, whatever the files say, with Pillow's numbers of filters;
+    None for what makes no difference to them. A class of no other name is told by its family. InternVL's is as its
+    publisher's code, which does not read the file of CLIP's that its folders have; LFM2-VL's as in transformers: files
+    of published models say false, and the patches of their encoder."""
+    of_films: dict[str, dict[str, Any]]
+    """What transformers' classes for films take where a field is left out, and mlx-vlm's does not, by families."""
 
-SIZES = ("min_pixels", "max_pixels", *list(NEEDED)[:3])
+    def column(self, name: str) -> dict[str, Any]:
+        return {field: said[name] for field, said in self.fields.items() if name in said}
+
+
+TABLES: Final = from_json(Path(__file__).with_suffix(".json").read_bytes(), _Tables)
+PIXELS, NEEDED, ALSO = map(TABLES.column, ("usual", "needed_by", "also"))
+CODED = TABLES.coded
+
+SIZES = ("min_pixels", "max_pixels", "patch_size", "merge_size", "temporal_patch_size")
 """Whole numbers that decide how large pictures are and how they are cut; a processor has those that it knows."""
 
 Length = Annotated[int, Meta(ge=1)]
@@ -66,42 +68,6 @@ TYPES: dict[str, Any] = {
 }
 """What fields hold; those named `do_...` are true or false."""
 
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-CUBIC = (
-    "CohereCompass Gemma4 Glm46V MiniCPMV Phi3V Qwen3VL LlavaOnevisionVideoProcessor Qwen3VLVideoProcessor"
-)
-
-CODED: dict[str, dict[str, Any]] = {
-    **{kind: {"resample": 3} for kind in CUBIC.split()},
-    "Gemma4VideoProcessor": {"resample": 3, "image_mean": [0] * 3, "image_std": [1] * 3, "do_resize": True},
-    "Glm5Next": {"patch_expand_factor": 1},
-    "HunYuanVL": {"resample": None},  # see `resize_alike`
-    # As its publisher's code, which does not read the file of CLIP's that its folders have.
-    "InternVL": {"image_mean": IMAGENET[0], "image_std": IMAGENET[1], "do_center_crop": None},
-    # As transformers; files of published models say false, and the patches of their encoder.
-    "Lfm2VlNumpy": {"do_resize": None, "max_num_patches": None},
-    "Llama4": {"resample": 2},  # see `cut_into_tiles`
-    "KimiK25": {"resample": 3, "merge_size": 2, "max_patches": 16384, "size": 512},
-    "Mllama": {"max_image_tiles": 4},
-    "MuseGlimmer": {"resample": 1},
-    "muse_spark": {"resample": 1, "temporal_patch_size": 2},
-    "paddleocr_vl": {"do_resize": True},
-    "Step3VLProcessor": {"do_resize": None, "resample": 2, "max_image_size": 3024, "size": 728},
-}
-"""What `...ImageProcessor` and others have in their code, whatever the files say, with Pillow's numbers of filters;
-None for what makes no difference to them. A class of no other name is told by its family."""
-
-ALSO = {
-    "image_mean": "mean",
-    "image_std": "std",
-    "merge_size": "downsample_factor",
-    "size": "image_size",
-    "min_patches": "dynamic_min_num",
-    "max_patches": "dynamic_max_num",
-    "max_image_tokens": "max_num_image_tokens",
-}
-"""Names of fields that some processors have instead."""
-
 PARTS: dict[Modality, tuple[str, str]] = {
     "image": ("image_processor", FILE),
     "video": ("video_processor", "video_preprocessor_config.json"),
@@ -110,13 +76,15 @@ PARTS: dict[Modality, tuple[str, str]] = {
 """The parts of a processor that processor_config.json may describe, and the files that do so in older folders."""
 
 
-Settings = Mapping[Modality, dict[str, Any]]
-"""The settings of the parts of a processor."""
+WHOLE: Final = "processor"
+Settings = Mapping[str, dict[str, Any]]
+"""The settings of the parts of a processor by their modality, and those of the `WHOLE` beside its parts."""
 
 
 def settings_in(folder: Path) -> Settings:
-    """The settings of all parts. Raises as `settings_of` does."""
-    return {modality: settings_of(folder, modality) for modality in PARTS}
+    """The settings of all parts, and of the whole. Raises as `settings_of` does."""
+    whole = object_in(folder / "processor_config.json")
+    return {WHOLE: whole, **{modality: settings_of(folder, modality) for modality in PARTS}}
 
 
 def settings_of(folder: Path, modality: Modality = "image") -> dict[str, Any]:
@@ -132,7 +100,10 @@ def settings_of(folder: Path, modality: Modality = "image") -> dict[str, Any]:
         said, file = nested, "processor_config.json"
     else:
         said = object_in(folder / file) or object_in(folder / FILE)
+    kind = object_in(folder / "config.json").get("model_type")
     usual = _usual_of(folder) if modality == "image" else {}
+    if modality == "video":
+        usual = TABLES.of_films.get(str(kind), {})
     _require_types(folder, file, said, usual)
     told = {name: value for name, value in said.items() if value is not None}
     off = dict.fromkeys((name for name in said if name.startswith("do_")), False)
@@ -147,7 +118,7 @@ def _require_types(folder: Path, file: str, said: dict[str, Any], usual: dict[st
     for name, value in said.items():
         step = NEEDED.get(name)
         needed = name in NEEDED and (step is None or {**PIXELS, **usual, **said}.get(step))
-        if value is None and needed and not (name == "size" and said.keys() & SIZED):
+        if value is None and needed and not (name == "size" and said.keys() & TABLES.sized):
             raise broken(folder / file, f"can't be used: its field {name} is null")
         typed(folder, file, name, value, bool if name.startswith("do_") else TYPES.get(name, Any))
 
@@ -189,7 +160,7 @@ def in_older_files(folder: Path, settings: Settings) -> Iterator[Path]:
     of mlx-vlm look for them. The model's own folder is not written."""
     said = {FILE: settings["image"]}
     part, file = PARTS["video"]
-    if part in object_in(folder / "processor_config.json"):
+    if part in settings[WHOLE] or object_in(folder / "config.json").get("model_type") in TABLES.of_films:
         said[file] = settings["video"]
     said = {file: held for file, held in said.items() if held != object_in(folder / file)}
     if not said:
@@ -248,8 +219,11 @@ RESIZED: dict[str, tuple[str, Callable[[Any, Image], tuple[Size, Resampling]]]] 
 that prepares one of them."""
 
 
-def unprepared(settings: Settings, processor: Any) -> dict[Modality, list[str]]:
-    """The fields of these settings that the family's processor leaves out, by modality."""
+def unprepared(
+    settings: Settings, processor: Any, config: Mapping[str, Any] = MappingProxyType({})
+) -> dict[Modality, list[str]]:
+    """The fields of these settings that the family's processor leaves out, by modality, and those that contradict the
+    encoder of this configuration."""
     found: dict[Modality, list[str]] = {}
     for modality, (part, _) in PARTS.items():
         own = getattr(processor, part, None)
@@ -263,7 +237,25 @@ def unprepared(settings: Settings, processor: Any) -> dict[Modality, list[str]]:
             found[modality] = other_pixels(asked, own)
             if modality == "video" and said.get("num_frames") and not hasattr(own, "num_frames"):
                 found[modality].append("num_frames")
+    if "image" in found:
+        found["image"] += [
+            name
+            for name, value in settings[WHOLE].items()
+            if type(value) is int and getattr_static(processor, name, value) != value
+        ]
+        found["image"] += _other_tiles(getattr(processor, "image_processor", None), config)
     return found
+
+
+def _other_tiles(own: Any, config: Mapping[str, Any]) -> list[str]:
+    """The field of a processor of tiles that are not as large as the pictures of the encoder, whose features they are
+    counted by."""
+    side = table(config.get("vision_config")).get("image_size")
+    name = "crop_size" if getattr(own, "do_center_crop", None) else "size"
+    tile: Any = getattr(own, name, None)
+    if type(side) is not int or tile is None or not getattr(own, "image_grid_pinpoints", None):
+        return []
+    return [] if side in (tile if isinstance(tile, dict) else vars(tile)).values() else [name]
 
 
 def other_pixels(said: Mapping[str, Any], own: Any) -> list[str]:

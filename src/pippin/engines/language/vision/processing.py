@@ -125,7 +125,7 @@ class LibraryProcessor(TextOnly):
         self._processor = processor
         self._options = options
         self._lock = threading.Lock()
-        self._unprepared = unprepared(settings, processor)
+        self._unprepared = unprepared(settings, processor, config)
         kind = str(config.get("model_type"))
         prepare_as_published(processor, kind)
         self._rate = rate_of(processor, kind, settings["video"])
