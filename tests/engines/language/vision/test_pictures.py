@@ -609,3 +609,34 @@ def test_settings_are_found_where_publishers_put_them(
 ) -> None:
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
     assert settings_of(tmp_path) == found
+
+
+def test_numbers_that_contradict_the_encoder_are_told_before_a_picture_is_cut_by_them() -> None:
+    nothing: dict[str, Any] = {"image": {}, "video": {}, "audio": {}}
+    own = SimpleNamespace(image_grid_pinpoints=[[448, 448]], do_center_crop=True, crop_size={"height": 224})
+    processor = SimpleNamespace(image_processor=own, patch_size=14, spatial_merge_size=2)
+    said = {"processor": {"patch_size": 8, "spatial_merge_size": 2, "processor_class": "A"}, **nothing}
+
+    def told(side: int, whole: dict[str, Any]) -> list[str]:
+        return unprepared(
+            {**nothing, "processor": whole}, processor, {"vision_config": {"image_size": side}}
+        )["image"]
+
+    assert told(224, said["processor"]) == ["patch_size"]
+    assert told(336, {}) == ["crop_size"]
+    own.do_center_crop, own.size = None, {"height": 336, "width": 336}
+    assert told(336, {}) == []
+    assert told(224, {}) == ["size"]
+
+
+def test_settings_of_films_are_those_of_transformers_where_a_folder_has_none(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llava_onevision"}')
+    (tmp_path / "preprocessor_config.json").write_text('{"size": {"height": 32, "width": 32}}')
+    found = settings_in(tmp_path)
+    assert found["video"]["image_mean"] == [0.48145466, 0.4578275, 0.40821073]
+    with in_older_files(tmp_path, found) as files:
+        assert json.loads((files / "video_preprocessor_config.json").read_text()) == found["video"]
+    for wrong in ({"fps": 0}, {"num_frames": None, "max_soft_tokens": 70}):
+        (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(wrong))
+        with pytest.raises(ServerError, match=f"its field {next(iter(wrong))} is"):
+            settings_of(tmp_path, "video")
