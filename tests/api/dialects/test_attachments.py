@@ -14,6 +14,7 @@ from pippin.api.dialects.chat.dialect import ChatDialect
 from pippin.api.dialects.messages.dialect import MessagesDialect
 from pippin.api.dialects.ollama.dialect import dialects as ollama
 from pippin.api.dialects.responses.dialect import ResponsesDialect
+from pippin.core.conversation import Image, Text
 from pippin.core.errors import ServerError
 from pippin.core.events import Rendered
 from pippin.core.models import ModelInfo, WorkerSpec
@@ -127,6 +128,19 @@ def test_history_is_lines_for_pictures_and_text_for_documents(
     assert len(LINE.findall(text)) == lines
     assert text.count(PAGES) == papers
     assert text.count("[Document: w.pdf, application/pdf, ") == papers
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("ollama_chat", {"messages": [{"role": "user", "content": "look", "images": [PICTURE]}]}),
+        ("ollama_generate", {"prompt": "look", "images": [PICTURE]}),
+    ],
+)
+def test_pictures_of_ollama_stand_before_the_text_of_their_message(name: str, body: dict[str, Any]) -> None:
+    [dialect] = [each for each in ollama if each.name == name]
+    decoded = dialect.decode(json.dumps({"model": "m", **body}).encode(), DecodeContext())
+    assert [type(part) for part in decoded.requests[0].messages[-1].parts] == [Image, Text]
 
 
 OTHER: dict[str, bytes] = {

@@ -157,6 +157,9 @@ def test_a_llava_with_the_encoder_of_pixtral_is_a_pixtral() -> None:
         "model_type"
     ] == ("pixtral")
     assert in_its_family({"model_type": "llava"})["model_type"] == "llava"
+    # What is left out is what transformers takes for the family that it has.
+    parts = {"vision_config": {"model_type": "pixtral"}, "text_config": {"model_type": "mistral"}}
+    assert for_mlx_vlm({"model_type": "llava", **parts})["vision_feature_layer"] == -2
 
 
 def test_the_encoder_of_qwen3_vl_moe_has_the_forms_of_gelu_of_qwen3_vl(tmp_path: Path) -> None:

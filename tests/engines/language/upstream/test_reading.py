@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
 
 from pippin.engines.language.upstream.newest import in_its_family
@@ -155,6 +156,24 @@ def test_fp8_numbers_are_read_as_numbers(tmp_path: Path) -> None:
         ("llava_next", {"projector_hidden_act": "relu"}, "activation 'relu' of multi_modal_projector"),
         ("llava_next", {"text_config": {"hidden_act": "gelu"}}, "hidden_act 'gelu'"),
         ("aya_vision", {"text_config": {"model_type": "cohere2", "hidden_act": "gelu"}}, "hidden_act 'gelu'"),
+        # Its class keeps the field, and nothing asks for it.
+        (
+            "qwen3_vl_moe",
+            {"text_config": {"model_type": "qwen3_vl_moe_text", "hidden_act": "gelu"}},
+            "hidden_act 'gelu'",
+        ),
+        ("internvl", {"vision_feature_layer": -2}, "vision_feature_layer -2"),
+        ("lfm2_vl", {"projector_hidden_act": "relu"}, "projector_hidden_act 'relu'"),
+        (
+            "llama4",
+            {"text_config": {"model_type": "llama4_text", "no_rope_layers": [0, 1]}},
+            "no_rope_layers",
+        ),
+        (
+            "idefics2",
+            {"perceiver_config": {"model_type": "idefics2_perceiver", "hidden_act": "relu"}},
+            "hidden_act 'relu'",
+        ),
     ],
 )
 def test_a_field_that_a_class_of_mlx_vlm_leaves_out_is_refused(
@@ -163,10 +182,37 @@ def test_a_field_that_a_class_of_mlx_vlm_leaves_out_is_refused(
     folder = write(family, FAMILIES[family], tmp_path / family)
     path = folder / "config.json"
     config: Json = json.loads(path.read_text())
-    text = {**config["text_config"], **fields.pop("text_config", {})}
-    path.write_text(json.dumps({**config, **fields, "text_config": text}))
+    parts = {name: {**config[name], **part} for name, part in fields.items() if isinstance(part, dict)}
+    path.write_text(json.dumps({**config, **fields, **parts}))
     with pytest.raises(ValueError, match=told):
         load_model(folder, lazy=True)
+
+
+def loaded(folder: Path, *, vision: Json, **fields: Any) -> Any:
+    """The model with these fields of its encoder's configuration, and of the whole."""
+    path = folder / "config.json"
+    config: Json = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, **fields, "vision_config": {**config["vision_config"], **vision}}))
+    return load_model(folder, lazy=True)
+
+
+@pytest.mark.parametrize("said", [{"rope_theta": 100.0}, {"rope_parameters": {"rope_theta": 100.0}}])
+def test_an_encoder_turns_by_the_base_of_its_configuration(said: Json, tmp_path: Path) -> None:
+    model = loaded(tiny_vision_model("qwen2_5_vl", tmp_path / "m"), vision=said)
+    assert {module.theta for module in model.modules() if hasattr(module, "theta")} == {100.0}
+
+
+def test_all_norms_of_an_encoder_have_its_epsilon_and_a_projector_no_biases_that_it_does_without(
+    tmp_path: Path,
+) -> None:
+    model = loaded(
+        tiny_vision_model("llava", tmp_path / "m"),
+        vision={"model_type": "clip_vision_model", "layer_norm_eps": 0.25},
+        multimodal_projector_bias=False,
+    )
+    norms = [module for module in model.vision_tower.modules() if isinstance(module, nn.LayerNorm)]
+    assert {norm.eps for norm in norms} == {0.25}
+    assert "bias" not in model.multi_modal_projector.linear_1
 
 
 def test_a_projector_has_the_activation_that_its_configuration_names(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from pippin.engines.language.vision.preprocessor import (
     in_older_files,
     other_pixels,
     resize_alike,
+    settings_in,
     settings_of,
     splitting,
     unprepared,
@@ -461,10 +462,10 @@ def test_step_3_7_s_processor_is_held_against_the_folder_s_settings(tmp_path: Pa
     processor: Any = type("Step3VLProcessor", (), {"mean": (0.48, 0.46, 0.41), "patch_size": 504})()
     said = {"image_mean": [0.48, 0.46, 0.41], "patch_size": 504, "size": {"height": 728, "width": 728}}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
-    assert unprepared(tmp_path, processor) == {"image": []}
+    assert unprepared(settings_in(tmp_path), processor) == {"image": []}
     other = {"patch_size": 252, "image_mean": [0.5, 0.5, 0.5], "size": {"height": 364, "width": 364}}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({**other, "do_rescale": False}))
-    assert set(unprepared(tmp_path, processor)["image"]) == {*other, "do_rescale"}
+    assert set(unprepared(settings_in(tmp_path), processor)["image"]) == {*other, "do_rescale"}
 
 
 @pytest.mark.parametrize(
@@ -530,8 +531,11 @@ def test_a_small_picture_of_muse_spark_is_one_token() -> None:
 def test_lfm2_vl_splits_pictures_as_its_folder_says(tmp_path: Path) -> None:
     said = {"do_image_splitting": False, "max_tiles": 4, "image_mean": [0.5, 0.5, 0.5]}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
-    assert splitting(tmp_path, {"model_type": "lfm2_vl"}) == {"do_image_splitting": False, "max_tiles": 4}
-    assert splitting(tmp_path, {"model_type": "qwen2_vl"}) == {}
+    assert splitting(settings_of(tmp_path), {"model_type": "lfm2_vl"}) == {
+        "do_image_splitting": False,
+        "max_tiles": 4,
+    }
+    assert splitting(settings_of(tmp_path), {"model_type": "qwen2_vl"}) == {}
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl", "gemma3", "idefics3"])
@@ -559,7 +563,7 @@ def test_videos_and_sound_are_held_against_transformers_5_s_file_too(tmp_path: P
         "feature_extractor": {"sampling_rate": 24000, "hop_length": 160, "do_normalize": False},
     }
     (tmp_path / "processor_config.json").write_text(json.dumps(nested))
-    with in_older_files(tmp_path) as files:
+    with in_older_files(tmp_path, settings_in(tmp_path)) as files:
         assert json.loads((files / "preprocessor_config.json").read_text()) == {"patch_size": 8}
         assert json.loads((files / "video_preprocessor_config.json").read_text()) == nested["video_processor"]
     processor = SimpleNamespace(
@@ -568,7 +572,7 @@ def test_videos_and_sound_are_held_against_transformers_5_s_file_too(tmp_path: P
         feature_extractor=SimpleNamespace(sampling_rate=16000, hop_length=160),
     )
     told = {"image": [], "video": ["patch_size", "do_resize"], "audio": ["sampling_rate"]}
-    assert unprepared(tmp_path, processor) == told
+    assert unprepared(settings_in(tmp_path), processor) == told
 
 
 def test_sizes_that_a_processor_has_otherwise_are_told() -> None:
@@ -606,3 +610,34 @@ def test_settings_are_found_where_publishers_put_them(
 ) -> None:
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
     assert settings_of(tmp_path) == found
+
+
+def test_numbers_that_contradict_the_encoder_are_told_before_a_picture_is_cut_by_them() -> None:
+    nothing: dict[str, Any] = {"image": {}, "video": {}, "audio": {}}
+    own = SimpleNamespace(image_grid_pinpoints=[[448, 448]], do_center_crop=True, crop_size={"height": 224})
+    processor = SimpleNamespace(image_processor=own, patch_size=14, spatial_merge_size=2)
+    said = {"processor": {"patch_size": 8, "spatial_merge_size": 2, "processor_class": "A"}, **nothing}
+
+    def told(side: int, whole: dict[str, Any]) -> list[str]:
+        return unprepared(
+            {**nothing, "processor": whole}, processor, {"vision_config": {"image_size": side}}
+        )["image"]
+
+    assert told(224, said["processor"]) == ["patch_size"]
+    assert told(336, {}) == ["crop_size"]
+    own.do_center_crop, own.size = None, {"height": 336, "width": 336}
+    assert told(336, {}) == []
+    assert told(224, {}) == ["size"]
+
+
+def test_settings_of_films_are_those_of_transformers_where_a_folder_has_none(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llava_onevision"}')
+    (tmp_path / "preprocessor_config.json").write_text('{"size": {"height": 32, "width": 32}}')
+    found = settings_in(tmp_path)
+    assert found["video"]["image_mean"] == [0.48145466, 0.4578275, 0.40821073]
+    with in_older_files(tmp_path, found) as files:
+        assert json.loads((files / "video_preprocessor_config.json").read_text()) == found["video"]
+    for wrong in ({"fps": 0}, {"num_frames": None, "max_soft_tokens": 70}):
+        (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(wrong))
+        with pytest.raises(ServerError, match=f"its field {next(iter(wrong))} is"):
+            settings_of(tmp_path, "video")

@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pytest
 from mlx_vlm.generate.video import resolve_video_inputs
 from mlx_vlm.models.gemma4.processing_gemma4 import Gemma4VideoProcessor
+from mlx_vlm.models.llava_onevision.processing_llava_onevision import LlavaOnevisionVideoProcessor
+from mlx_vlm.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMVVideoProcessor
 from mlx_vlm.models.qwen3_vl.processing_qwen3_vl import Qwen3VLVideoProcessor
 from mlx_vlm.utils import load_processor
 from PIL import Image as Pictures
@@ -22,9 +24,10 @@ from pippin.core.conversation import Inline, Message, Video
 from pippin.core.errors import ServerError
 from pippin.engines.base import NobodyWaitsError, wanted_while
 from pippin.engines.language.vision import video as video_module
+from pippin.engines.language.vision.films import prepare_as_published, rate_of
 from pippin.engines.language.vision.frames import as_frames, frame_rate
-from pippin.engines.language.vision.preprocessor import limit_each_frame, unprepared
-from pippin.engines.language.vision.video import FrameRate, rate_of, read_clip
+from pippin.engines.language.vision.preprocessor import settings_in, unprepared
+from pippin.engines.language.vision.video import FrameRate, read_clip, sample
 from tests.engines.language.vision.any_family import shrink, write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
@@ -75,11 +78,48 @@ def test_what_is_no_video_is_refused_by_name(data: bytes) -> None:
 
 
 def test_a_processor_that_takes_a_number_of_frames_gets_it_unless_a_request_has_a_rate() -> None:
-    rate = rate_of(SimpleNamespace(video_processor=Gemma4VideoProcessor(num_frames=12)))
+    rate = rate_of(SimpleNamespace(video_processor=Gemma4VideoProcessor(num_frames=12)), "gemma4", {})
     film = video(40)
     assert len(read_clip(film, rate, "x").frames) == 12
-    assert len(read_clip(film, rate.asked(1.0, None), "x").frames) == 4
+    assert len(read_clip(film, rate.asked(1.0, None), "x").frames) == 5
     assert len(read_clip(film, rate.asked(None, 8), "x").frames) == 8
+
+
+CHOSEN: list[tuple[str, Any, dict[str, Any], list[int]]] = [
+    ("qwen3_vl", Qwen3VLVideoProcessor(), {}, [0, 5, 10, 14, 19]),
+    ("qwen2_vl", Qwen3VLVideoProcessor(), {"do_sample_frames": True}, [0, 5, 10, 15]),
+    ("qwen2_vl", Qwen3VLVideoProcessor(), {}, [0, 6, 13, 19]),  # as its publisher's code
+    ("gemma4", Gemma4VideoProcessor(num_frames=5), {}, [0, 4, 8, 12, 16]),
+    ("llava_onevision", LlavaOnevisionVideoProcessor(), {}, [0, 4, 8, 12, 16]),
+    ("minicpmv4_6", MiniCPMVVideoProcessor(), {}, [0, 8, 16]),
+    ("minicpmv4_6", MiniCPMVVideoProcessor(max_num_frames=2), {}, [0, 19]),
+]
+
+
+@pytest.mark.parametrize(("kind", "own", "said", "chosen"), CHOSEN)
+def test_frames_of_a_film_are_those_that_transformers_chooses(
+    kind: str, own: Any, said: dict[str, Any], chosen: list[int]
+) -> None:
+    rate = rate_of(SimpleNamespace(video_processor=own), kind, said)
+    assert sample(video(20), rate, "x").indices == chosen
+    assert len(sample(video(20), rate.asked(1.0, 2), "x").indices) == 2
+    assert sample(video(1), rate, "x").indices == [0]
+
+
+def test_positions_of_frames_count_time_in_qwen2_5_vl(tmp_path: Path) -> None:
+    bench = VisionBench(tiny_vision_model("qwen2_5_vl", tmp_path / "qwen2_5_vl"))
+    job = bench.job("a", Video(Inline(video(9, 1))), "What happens?")
+    assert job.media is not None
+    own = job.media.placed[0]
+    # Eight frames of nine seconds in four steps of 2.25 seconds: rounded down, after they are multiplied.
+    assert own.medium.arrays["second_per_grid_ts"] == [2.25]
+    positions = np.array(bench.engine.vision.model.positions(tuple(job.prompt), job.media).table)  # type: ignore[union-attr]
+    first = own.positions[0]
+    by_second = bench.model.inner.config.vision_config.tokens_per_second
+    steps = [first + int(2.25 * by_second * step) for step in range(4)]
+    assert sorted({*positions[0, 0, list(own.positions)].tolist()}) == steps
+    after = own.positions[-1] + 1
+    assert positions[:, 0, after].tolist() == [positions[:, 0, :after].max() + 1] * 3
 
 
 @pytest.mark.parametrize("count", [1, 3, 10])
@@ -88,7 +128,7 @@ def test_limits_of_pixels_are_those_of_each_frame_in_qwen2_vl(count: int) -> Non
     sizes = {}
     for kind in ("qwen2_vl", "qwen3_vl"):
         own = Qwen3VLVideoProcessor(patch_size=4, min_pixels=3000, max_pixels=4000)
-        limit_each_frame(SimpleNamespace(video_processor=own), kind)
+        prepare_as_published(SimpleNamespace(video_processor=own), kind)
         sizes[kind] = own([frames])["video_grid_thw"].tolist()[0]
     # As transformers has it for the first; the other shares its limit out over all frames.
     assert sizes["qwen2_vl"] == [(count + 1) // 2, 12, 18]
@@ -114,7 +154,7 @@ def test_what_is_done_to_frames_is_done_as_said_or_told(
 ) -> None:
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
     own = made(**said)
-    assert unprepared(tmp_path, SimpleNamespace(video_processor=own))["video"] == told
+    assert unprepared(settings_in(tmp_path), SimpleNamespace(video_processor=own))["video"] == told
 
 
 def turned(film: bytes, *matrix: int) -> bytes:
@@ -217,7 +257,8 @@ def test_a_video_is_answered_as_mlx_vlm_does(
     bench = opened(family, tmp_path, monkeypatch)
     assert bench.preparer.info.capabilities.video
     films = (video(24), video(60, size=(48, 64)))
-    rate = rate_of(load_processor(bench.folder, eos_token_ids=256, trust_remote_code=False))
+    processor = load_processor(bench.folder, eos_token_ids=256, trust_remote_code=False)
+    rate = rate_of(processor, family.removesuffix("-scaled"), {})
     expected = [bench.judged_video("What happens?", read_clip(film, rate, "x")) for film in films]
     jobs = [bench.job(str(number), Video(Inline(film)), "What happens?") for number, film in enumerate(films)]
     assert [bench.alone(job) for job in jobs] == expected

@@ -332,11 +332,11 @@ def _message_of(message: OllamaMessage, calls: CallsInOrder, at: str) -> Message
     shown = images_of(message.images, f"{at}.images")
     if message.role == "tool":
         call_id, name = calls.answered(message.tool_call_id, message.tool_name or message.name)
-        return Message("tool", (ToolResult(call_id, said + shown, name),))
+        return Message("tool", (ToolResult(call_id, shown + said, name),))
     if message.role != "user" and shown:
         raise unsupported(f"{at}.images", "images belong to the user's messages and to tools' results.")
     if message.role != "assistant":
-        return Message(message.role, said + shown)
+        return Message(message.role, shown + said)
     thought = (Reasoning(message.thinking),) if message.thinking else ()
     called: list[ToolCall] = []
     for number, call in enumerate(message.tool_calls or ()):
@@ -428,7 +428,7 @@ class OllamaGenerateDialect(_OllamaDialect):
             request = replace(with_fields(request, fields), overflow=None)
         else:
             said = (Text(fields.prompt),) if fields.prompt else ()
-            user = Message("user", said + images_of(fields.images, "images"))
+            user = Message("user", images_of(fields.images, "images") + said)
             system = (Message("system", (Text(fields.system),)),) if fields.system else ()
             request = with_fields(GenerationRequest(model=model, messages=(*system, user)), fields)
             request = replace(request, names=(*request.names, *called(messages="prompt")))

@@ -1,7 +1,10 @@
 """Fields that mlx-lm's classes take and configurations of transformers 5 leave out or write otherwise, and fields that
 change what a model computes and that its class does not take."""
 
+import ast
 import contextlib
+import inspect
+import sys
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
@@ -21,6 +24,9 @@ COMPUTING = tuple(
     ).split()
 )
 """Fields that add nothing to the weights, and change the answers."""
+
+ENCODING = ("use_absolute_position_embeddings",)
+"""Such fields of encoders of pictures, and of what follows these."""
 
 
 SEVERAL = "deepseek_v3 deepseek_v32 dots1 exaone_moe glm4_moe glm4_moe_lite glm_moe_dsa nemotron_h solar_open"
@@ -58,6 +64,10 @@ ALWAYS: dict[str, Config] = {
     },
 }
 """Fields of which transformers' class of an architecture knows one value, and writes none."""
+
+
+EVERY = {"full_attention_interval": "linear_attention", "sliding_window_pattern": "sliding_attention"}
+"""The fields that tell of how many layers one has full attention, and what the others have."""
 
 
 def filled(config: Config, required: Iterable[str] = ()) -> Config:
@@ -102,26 +112,40 @@ def refuse_unread(config: Config, taken: Mapping[str, Any]) -> None:
 
 def refuse_left_out(config: Config, taken: Container[str]) -> None:
     """Raises `ValueError` for a field that is not as in most models of its type, and is not `taken` by the class."""
+    refuse_unlike(config, taken, COMPUTING)
+    summing = SUMMING.get(str(config.get("model_type")))
+    if summing and config.get("num_experts_per_tok") == 1 and config.get(summing):
+        with_it = "" if summing == "num_experts_per_tok" else f" with {summing}"
+        raise unread(f"num_experts_per_tok 1{with_it}")
+    for field, kind in EVERY.items():
+        types = config.get("layer_types")
+        if field not in taken or "layer_types" in taken or (types is None and kind == "sliding_attention"):
+            continue
+        count, every = config.get("num_hidden_layers") or 0, _pattern(config).get(field)
+        every = every or config.get(field) or 4
+        own = [kind if place % every else "full_attention" for place in range(1, count + 1)]
+        if (types or own) != own or "full_attention" not in own:
+            raise unread(f"layer_types {types or own!r}")
+
+
+def refuse_unlike(config: Config, taken: Container[str], names: Iterable[str]) -> None:
+    """Raises `ValueError` for a field of these names that is not as usual, and is not `taken`."""
     usual = fields_of(config).defaults
-    for name in COMPUTING:
-        if name in taken or name not in usual or name not in config:
+    for name in names:
+        if name not in usual or name not in config:
             continue
         value, default = config[name], usual[name]
         alikes = NEUTRAL, GELU.get(str(config.get("model_type")), BY_TANH)
         if value == default or any(value in alike and default in alike for alike in alikes):
             continue
-        raise unread(f"{name} {value!r}")
-    summing = SUMMING.get(str(config.get("model_type")))
-    if summing and config.get("num_experts_per_tok") == 1 and config.get(summing):
-        with_it = "" if summing == "num_experts_per_tok" else f" with {summing}"
-        raise unread(f"num_experts_per_tok 1{with_it}")
-    if "full_attention_interval" in taken and "layer_types" not in taken:
-        count, every = config.get("num_hidden_layers") or 0, _pattern(config).get("full_attention_interval")
-        every = every or config.get("full_attention_interval") or 4
-        own = ["linear_attention" if place % every else "full_attention" for place in range(1, count + 1)]
-        types = config.get("layer_types") or own
-        if types != own or "full_attention" not in own:
-            raise unread(f"layer_types {types!r}")
+        if name not in taken:
+            raise unread(f"{name} {value!r}")
+
+
+def names_read(modules: Iterable[str]) -> set[str]:
+    """The names of attributes that the code of these modules reads: some classes keep fields that nothing asks for."""
+    nodes = (node for name in modules for node in ast.walk(ast.parse(inspect.getsource(sys.modules[name]))))
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
 
 
 def with_pattern(config: Config) -> Config:

@@ -47,8 +47,7 @@ def in_its_family(config: Config) -> Config:
 
 def for_mlx_vlm(config: Config) -> Config:
     """The configuration in all spellings, as the classes of its family take it."""
-    config = in_its_family(config)
-    return taken(completed(config), config)
+    return taken(in_its_family(completed(config)), in_its_family(config))
 
 
 def taken(spelled: Config, config: Config) -> Config:
@@ -118,6 +117,8 @@ def _of_part(config: Config, given: Config, kind: type, family: str) -> Config:
         found["layer_types"] = [indexed.get(kind, kind) for kind in found.get("layer_types") or []] or None
         if "output_gate_type" in fields:
             found["output_gate_type"] = found.get("output_gate_type") or found.get("hidden_act")
+    if family == "llama4" and "vision_feature_layer" in fields:
+        found.setdefault("vision_feature_layer", -1)
     if family == "step3p7":
         found |= _of_step(config, given)
     # transformers 5 gives an encoder a type of its own, where families know the name of their class alone.

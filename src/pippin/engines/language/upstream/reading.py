@@ -15,7 +15,7 @@ from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
 from pippin.engines.language.configuration import NONE, Config, completed, rotary_tables, turns_of
 from pippin.engines.language.upstream.classes import replaced
-from pippin.engines.language.upstream.fields import refuse_left_out
+from pippin.engines.language.upstream.fields import ENCODING, names_read, refuse_left_out, refuse_unlike
 from pippin.engines.language.upstream.mends import SHARED, make_of, mends
 from pippin.engines.language.upstream.newest import for_mlx_vlm, in_columns, in_its_family, renamed, taken
 from pippin.engines.language.upstream.quantised import Arrays, settle_bits
@@ -54,11 +54,14 @@ TEXT_PARTS = ("text_config", "language_config", "llm_config")
 
 PARTS = ("text", "vision", "perceiver", "projector", "audio")
 
-OF_LAYER = re.compile(r"vis.*\.(?:layers|blocks|resblocks)\.\d+\.")
+OF_LAYER = re.compile(r"vis.*\.(?:layers?|blocks|resblocks)\.\d+\.")
 """Where a model has the parts of its encoder's layers."""
 
-OF_PROJECTOR = re.compile(r"project|connector")
+OF_PROJECTOR = re.compile(r"project|connector|merger")
 """Where it has what makes features of the encoder's numbers."""
+
+QUERYING = ("perceiver", "qformer")
+"""Parts, by their names in models and in configurations, that ask an encoder's numbers for features."""
 
 FORMS = {
     "gelu": "none",
@@ -104,7 +107,7 @@ def _reading_stored(folder: Path) -> Iterator[None]:
         model: nn.Module, config: Config, weights: Arrays, *given: Any, **named: Any
     ) -> nn.Module:
         refuse_lost_head(model, weights, config)
-        weights = with_head(model, renamed(model, weights), config, heads)
+        weights = _without_biases(model, with_head(model, renamed(model, weights), config, heads), config)
         return load(model, config, weights, *given, **named)
 
     with replaced(
@@ -115,15 +118,28 @@ def _reading_stored(folder: Path) -> Iterator[None]:
         yield
 
 
+def _without_biases(model: nn.Module, weights: Arrays, config: Config) -> Arrays:
+    """The arrays without those that a projector of LLaVA's does not have by its configuration, where the class has them
+    always; and the model without them."""
+    if config.get("multimodal_projector_bias") is not False:
+        return weights
+    lost = set()
+    for name, module in model.named_modules():
+        if OF_PROJECTOR.search(name) and isinstance(module, nn.Linear) and "bias" in module:
+            del module["bias"]
+            lost.add(f"{name}.bias")
+    return {name: array for name, array in weights.items() if name not in lost}
+
+
 def load_model(folder: Path, **settings: Any) -> nn.Module:
     """mlx-vlm's `load_model`. Raises what that does, and `ValueError` for rotary settings that its class leaves out."""
     import mlx_vlm.utils
 
     with reading_spelled_out(), _reading_stored(folder):
         model = mlx_vlm.utils.load_model(folder, **settings)
-    own = in_its_family(mlx_vlm.utils.load_config(folder))
+    published = mlx_vlm.utils.load_config(folder)
+    own, config = in_its_family(published), in_its_family(completed(published))
     model.config.published = own  # classes of configurations leave out what some mends read
-    config = completed(own)
     named = next((name for name in TEXT_PARTS if rotary_tables(config.get(name) or {})), None)
 
     def make(changed: Config) -> nn.Module:
@@ -131,32 +147,92 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
 
     complete(_language(model), config if named is None else config[named], make)
     make_of(mends("mlx_vlm", SHARED), _language(model), config)
-    _refuse_left_out(model.config, config)
-    activation = _activation(own)
+    _refuse_left_out(model, config)
+    activation = _activation(published)
     if activation is not None and activation != CODED.get(str(own.get("model_type")), activation):
         raise ValueError(
             f"hidden_act {activation!r} of vision_config is not read by the class of this family"
         )
-    _complete_encoder(model, {OF_LAYER: activation, OF_PROJECTOR: own.get("projector_hidden_act")})
+    _complete_encoder(model, {OF_LAYER: activation, OF_PROJECTOR: config.get("projector_hidden_act")})
+    parts = turns_of(published).parts
+    vision = parts.get("vision_config", NONE)
+    said = {name: parts.get(f"{name}_config", NONE).taken for name in QUERYING}
+    _norm_encoder(model, {**said, "vis": vision.taken}, config.get("projection_layer_norm_eps"))
+    if (published.get("vision_config") or {}).keys() & {"rope_theta", "rope_parameters"}:
+        _turn_encoder(model, rotary_tables({"rope_parameters": vision.table}))
     return model
 
 
-def _refuse_left_out(read: Any, config: Config) -> None:
-    """Raises `ValueError` for a field of the text model that changes what it computes and that its class lacks."""
+class _Read:
+    """Which of some fields the code of a model reads. No source is parsed before somebody asks."""
+
+    def __init__(self, names: set[str], model: nn.Module) -> None:
+        self._names = names
+        self._model = model
+
+    def __contains__(self, name: object) -> bool:
+        kinds = {kind for each in self._model.modules() for kind in type(each).__mro__}
+        modules = {kind.__module__ for kind in kinds if kind.__module__.startswith(("mlx_lm.", "mlx_vlm."))}
+        return name in self._names and name in names_read(modules)
+
+
+def _refuse_left_out(model: nn.Module, config: Config) -> None:
+    """Raises `ValueError` for a field that changes what a model computes and that its class lacks."""
     named = [name for name in TEXT_PARTS if isinstance(config.get(name), dict)]
+    read = model.config
     for text, held in [(config[name], getattr(read, name, None)) for name in named] or [(config, read)]:
         if is_dataclass(held):
-            refuse_left_out(text, {each.name for each in fields(held)})
+            refuse_left_out(text, _Read({each.name for each in fields(held)}, _language(model)))
+        if text.get("model_type") == "llama4_text":
+            _refuse_other_layers(text)
+    gelus = [name for name, module in model.named_modules() if type(module) is nn.GELU]
+    names = [*ENCODING, *(() if any(map(OF_PROJECTOR.search, gelus)) else ("projector_hidden_act",))]
+    # Granite 4's layers are told by a map of its own.
+    if "deepstack_layer_map" not in config:
+        names += ["vision_feature_layer", "vision_feature_select_strategy"]
+    coded = any(map(OF_LAYER.search, gelus)) or config.get("model_type") in CODED
+    encoding = (config.get("vision_config"), getattr(read, "vision_config", None))
+    for (part, held), own in (
+        ((config, read), names),
+        (encoding, ENCODING if coded else (*ENCODING, "hidden_act")),
+    ):
+        if isinstance(part, dict) and is_dataclass(held):
+            refuse_unlike(part, _Read({each.name for each in fields(held)}, model), own)
+    for name in QUERYING:
+        refuse_unlike(config.get(f"{name}_config") or {}, (), ("hidden_act",))
+
+
+def _refuse_other_layers(config: Config) -> None:
+    """Raises `ValueError` for layers of Llama 4 that are not as in its class: each fourth sees all and does not turn,
+    and one expert answers."""
+    turning = [int(place % 4 != 0) for place in range(1, config["num_hidden_layers"] + 1)]
+    kinds = ["chunked_attention" if turns else "full_attention" for turns in turning]
+    known = {"no_rope_layers": turning, "layer_types": kinds, "num_experts_per_tok": 1}
+    for name, value in known.items():
+        if config.get(name) not in (None, [], value):
+            raise ValueError(f"{name} {config[name]!r} is not read by the class of this architecture")
+
+
+def _norm_encoder(model: nn.Module, parts: Mapping[str, Config], projecting: float | None) -> None:
+    """Give the norms of an encoder of pictures, and of what follows it, the epsilon of their part of the configuration,
+    which classes read for some of them, if at all; and those of a projector theirs."""
+    read = getattr(getattr(model.config, "vision_config", None), "layer_norm_eps", None)
+    kinds = {nn.LayerNorm: "layer_norm_eps", nn.RMSNorm: "rms_norm_eps"}
+    for name, module in model.named_modules():
+        part = next((part for part in parts if name.startswith(part) or f".{part}" in name), None)
+        if part not in QUERYING and OF_PROJECTOR.search(name):
+            epsilon = projecting if type(module) is nn.LayerNorm else None
+        else:
+            usual = read if name.endswith("post_layernorm") else None
+            epsilon = parts.get(part or "", {}).get(kinds.get(type(module), ""), usual)
+        if epsilon is not None:
+            module.eps = epsilon
 
 
 def _complete_encoder(model: nn.Module, activations: Mapping[re.Pattern[str], str | None]) -> None:
-    """Give an encoder of pictures and what follows it their activations, which many classes have in one form, and the
-    encoder's last norm the epsilon that they read elsewhere. Raises `ValueError` for an activation that is no GELU
-    where the class has one."""
-    epsilon = getattr(getattr(model.config, "vision_config", None), "layer_norm_eps", None)
+    """Give an encoder of pictures and what follows it their activations, which many classes have in one form. Raises
+    `ValueError` for an activation that is no GELU where the class has one."""
     for name, module in model.named_modules():
-        if epsilon is not None and name.rpartition(".")[2] == "post_layernorm":
-            module.eps = epsilon
         said = next((said for places, said in activations.items() if said and places.search(name)), None)
         if said is not None and type(module) is nn.GELU:
             if said not in FORMS:
@@ -164,10 +240,29 @@ def _complete_encoder(model: nn.Module, activations: Mapping[re.Pattern[str], st
             module._approx = FORMS[said]
 
 
+def _turn_encoder(model: nn.Module, tables: Mapping[str, Config]) -> None:
+    """Give the encoder of pictures the base of its rotary settings, which many classes leave at the usual one. Raises
+    `ValueError` for another base that the family's class does not read."""
+    theta = tables.get("full_attention", {}).get("rope_theta")
+    if theta is None:
+        return
+    turning = [
+        (module, base)
+        for name, module in model.named_modules()
+        for base in ("theta", "theta_base")
+        if name.startswith("vis") and hasattr(module, base)
+    ]
+    for module, base in turning:
+        setattr(module, base, theta)
+    read = vars(getattr(model.config, "vision_config", None) or object)
+    if not turning and theta != 10000 and not {"rope_theta", "rope_parameters"} & read.keys():
+        raise ValueError(f"rope_theta {theta} of vision_config is not read by the class of this family")
+
+
 def _activation(config: Config) -> str | None:
     """The activation of the encoder of pictures: that of its configuration, or its usual one in transformers."""
     part = config.get("vision_config")
-    if not isinstance(part, dict) or "hidden_act" in part or config.get("model_type") in CODED:
+    if not isinstance(part, dict) or "hidden_act" in part:
         return part.get("hidden_act") if isinstance(part, dict) else None
     return turns_of(config).parts.get("vision_config", NONE).taken.get("hidden_act")
 

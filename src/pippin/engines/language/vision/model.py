@@ -22,6 +22,10 @@ SAME_TEXT = 0.02
 far above rounding."""
 
 
+SECONDS = "second_per_grid_ts"
+"""How many seconds a step of a film's grid lasts, for a model whose positions count time."""
+
+
 def refusal(modality: str, error: Exception) -> ServerError:
     """The refusal of a medium that the model's processor accepted and the model itself rejects. Raises the error itself
     where the device failed, for which the medium is not to blame."""
@@ -179,11 +183,10 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         """The rotary positions of a whole prompt. Raises `ServerError` for media whose model has none."""
         if not self._three_axes:
             return RotaryPositions(table=None)
-        images, videos = media.gathered("image_grid_thw"), media.gathered("video_grid_thw")
+        found = {name: media.gathered(name) for name in ("image_grid_thw", "video_grid_thw", SECONDS)}
+        given = {name: mx.array(each) for name, each in found.items() if each is not None}
         try:
-            table, deltas = self.inner.language_model.get_rope_index(
-                mx.array([tokens]), *(None if grid is None else mx.array(grid) for grid in (images, videos))
-            )
+            table, deltas = self.inner.language_model.get_rope_index(mx.array([tokens]), **given)
         except FAILURES as error:  # such as GLM-OCR's, for several pictures
             raise refusal("set of media", error) from error
         if table.ndim == 2:

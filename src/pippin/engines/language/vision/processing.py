@@ -27,6 +27,7 @@ from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config
+from pippin.engines.language.vision.films import prepare_as_published, rate_of
 from pippin.engines.language.vision.frames import frame_rate
 from pippin.engines.language.vision.media import (
     MODALITIES,
@@ -44,15 +45,16 @@ from pippin.engines.language.vision.media import (
 )
 from pippin.engines.language.vision.preprocessor import (
     FILE,
+    Settings,
     hearing_part,
     in_older_files,
-    limit_each_frame,
     resize_alike,
+    settings_in,
     splitting,
     unprepared,
 )
 from pippin.engines.language.vision.tiles import cut_into_tiles
-from pippin.engines.language.vision.video import Clip, FrameRate, rate_of, read_clip
+from pippin.engines.language.vision.video import Clip, FrameRate, read_clip
 from pippin.engines.recent import Recent
 from pippin.engines.refusals import refused
 
@@ -116,15 +118,18 @@ class LibraryProcessor(TextOnly):
     _scales = True
     """Whether pictures are scaled, to the pixels that they may have, before the processor gets them."""
 
-    def __init__(self, processor: Any, folder: Path, config: dict[str, Any], options: ModelOptions) -> None:
+    def __init__(
+        self, processor: Any, settings: Settings, config: dict[str, Any], options: ModelOptions
+    ) -> None:
         cut_into_tiles(processor, config)
         resize_alike(processor)
         self._processor = processor
         self._options = options
         self._lock = threading.Lock()
-        self._unprepared = unprepared(folder, processor)
-        limit_each_frame(processor, str(config.get("model_type")))
-        self._rate = rate_of(processor)
+        self._unprepared = unprepared(settings, processor, config)
+        kind = str(config.get("model_type"))
+        prepare_as_published(processor, kind)
+        self._rate = rate_of(processor, kind, settings["video"])
         self._frame_rate = frame_rate(processor)
         # A processor that takes no video may accept it silently, and drop it.
         self.tried = [each for each in MODALITIES if each != "video" or self._frame_rate is None]
@@ -193,10 +198,11 @@ class MediaProcessor(LibraryProcessor):
             # AutoProcessor goes by the type in the folder, which transformers 5 writes as llava.
             opening = PixtralProcessor
         # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
-        trusted, split = options.trust_remote_code, splitting(folder, config)
-        with in_older_files(folder) as files:
+        trusted, settings = options.trust_remote_code, settings_in(folder)
+        split = splitting(settings["image"], config)
+        with in_older_files(folder, settings) as files:
             opened = opening.from_pretrained(files, trust_remote_code=trusted, **split)
-        super().__init__(opened, folder, config, options)
+        super().__init__(opened, settings, config, options)
         self._scales = "max_pixels" not in vars(self._processor.image_processor)
         self._recording = self._processor.tokenizer = _RecordingTokenizer(self._processor.tokenizer)
         most = options.vision_cache_size

@@ -40,7 +40,7 @@ from pippin.engines.language.vision.media import (
     modality_of,
     require_text_after,
 )
-from pippin.engines.language.vision.preprocessor import in_older_files
+from pippin.engines.language.vision.preprocessor import in_older_files, settings_in
 from pippin.engines.language.vision.processing import (
     LibraryProcessor,
     digest_of,
@@ -168,8 +168,8 @@ class PromptProcessor(LibraryProcessor):
         package, _ = mlx_vlm.utils.get_model_and_args(config)
         self._config = config
         # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
-        trusted = options.trust_remote_code
-        with in_older_files(folder) as files:
+        trusted, settings = options.trust_remote_code, settings_in(folder)
+        with in_older_files(folder, settings) as files:
             opened = mlx_vlm.utils.load_processor(files, False, trust_remote_code=trusted)
             reader = getattr(package, "ImageProcessor", None)
             pixels = getattr(opened, "image_processor", None)
@@ -177,7 +177,7 @@ class PromptProcessor(LibraryProcessor):
             if reader is not None and not isinstance(pixels, reader):
                 pixels = mlx_vlm.utils.load_image_processor(files, trust_remote_code=trusted)
                 opened.image_processor = pixels
-        super().__init__(opened, folder, config, options)
+        super().__init__(opened, settings, config, options)
         if hasattr(self._processor, "tokenizer"):
             encode = tokenizer.literals.encode
             self._processor.tokenizer = _ShieldedTokenizer(self._processor.tokenizer, encode)

@@ -38,6 +38,8 @@ class FrameRate:
     least: int
     most: int
     group: int = 2
+    parted: bool = False
+    """Each frame is the first of one of as many equal parts; else they are spread from the first to the last."""
     sampler: Callable[..., Any] | None = None
     """Of a processor that chooses frames itself: gives their indices for mlx-vlm's `VideoMetadata` of the file, `fps`
     and `max_frames`."""
@@ -47,23 +49,6 @@ class FrameRate:
         most = min(most or self.most, self.most)
         least = self.least if fps is None else min(self.least, LEAST_FRAMES)
         return replace(self, fps=fps or self.fps, least=min(least, most), most=most)
-
-
-def rate_of(processor: Any) -> FrameRate:
-    """The rate at which mlx-vlm samples videos for this processor."""
-    from mlx_vlm.utils import resolve_video_sampling
-
-    found = resolve_video_sampling(processor, {})
-    component = getattr(processor, "video_processor", None)
-    samples = getattr(component, "sample_frames_in_loader", False)
-    number = getattr(component, "num_frames", None)  # of any video, as in transformers
-    return FrameRate(
-        fps=found.fps,
-        least=number if isinstance(number, int) else found.min_frames,
-        most=found.max_frames,
-        group=max(found.frame_factor, 1),
-        sampler=component.sample_frames if samples and component is not None else None,
-    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -149,6 +134,8 @@ def _sampled(total: int, fps: float, rate: FrameRate) -> list[int]:
     wanted = total / fps * min(rate.fps, MOST_RATE)
     wanted = min(max(wanted, rate.least), rate.most, total)
     count = max(math.floor(wanted / rate.group) * rate.group, 1)
+    if rate.parted:
+        return [number * total // count for number in range(count)]
     return [int(index) for index in np.linspace(0, total - 1, count).round()]
 
 

@@ -10,13 +10,14 @@ import numpy as np
 from mlx_vlm.models.hunyuan_vl.vision import PatchEmbed, VisionModel
 
 from pippin.engines.language.upstream.mends import exchanged
-from pippin.engines.language.upstream.pictures import linear
+from pippin.engines.language.upstream.pictures import cubic, linear
 
 
 class InPlaces(PatchEmbed):  # type: ignore[misc] # mlx-vlm has no types
     def _interpolate_pos_embed(self, table: mx.array, height: int, width: int) -> mx.array:
         """The table [1, size, size, hidden] at `height` times `width` places [1, height, width, hidden]."""
-        return linear(table[0], height, width)[None].astype(table.dtype)
+        read = cubic if self.config.interpolate_mode == "bicubic" else linear
+        return read(table[0], height, width)[None].astype(table.dtype)
 
 
 class EachAlone(VisionModel):  # type: ignore[misc]

@@ -1,17 +1,14 @@
-"""Qwen3-VL-MoE's encoder, in which mlx-vlm 0.7.10 has the two forms of GELU in each other's places: its layers
-approximate it with a tanh, and its mergers do not, as in Qwen3-VL."""
+"""Qwen3-VL-MoE's encoder: mlx-vlm 0.7.10 has the two forms of GELU in each other's places. Its mergers do not
+approximate it with a tanh, as in Qwen3-VL; its layers get what the configuration names (`reading`)."""
 
 import mlx.nn as nn
-from mlx_vlm.models.qwen3_vl_moe.vision import MLP, PatchMerger
+from mlx_vlm.models.qwen3_vl_moe.vision import PatchMerger
 
 from pippin.engines.language.upstream.mends import Mend
 
 
-def _exchanged(module: nn.Module) -> None:
-    module.act_fn = nn.GELU("tanh" if isinstance(module, MLP) else "none")
+def _exact(module: nn.Module) -> None:
+    module.act_fn = nn.GELU()
 
 
-MENDS = (
-    Mend(original=MLP, why="GELU is exact in the encoder's layers", loaded=_exchanged),
-    Mend(original=PatchMerger, why="GELU is approximated in its mergers", loaded=_exchanged),
-)
+MENDS = (Mend(original=PatchMerger, why="GELU is approximated in its mergers", loaded=_exact),)
