@@ -14,6 +14,7 @@ import platform
 import sys
 import timeit
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -218,6 +219,19 @@ def wire_weights(facts: DeviceFacts, options: ModelOptions, weight_bytes: int) -
         100 * weight_bytes / facts.memory,
         math.ceil(needed / 1e9),
     )
+
+
+@contextmanager
+def loading(options: ModelOptions, memory_bytes: int | None) -> Iterator[DevicePlan]:
+    """Configure MLX as the plan says, which it gives, and wire what is loaded within this context. `memory_bytes` is
+    the share of memory that the pool gives this worker."""
+    import mlx.core as mx
+
+    facts = find_facts()
+    plan = decide(facts, options, memory_bytes)
+    configure(plan)
+    yield plan
+    wire_weights(facts, options, mx.get_active_memory())
 
 
 def kernels_read_cache(options: ModelOptions) -> bool:

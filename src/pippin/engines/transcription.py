@@ -94,7 +94,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
             warnings.filterwarnings("ignore", message="Could not load WhisperProcessor")
             model = read_model(folder, spec.info.id)
         _require_hearing(model, spec.info.id)
-        cast_weights(model, options)
+        cast_weights(model, options, spec.memory_bytes)
         if is_whisper(model):
             prepare_whisper(model, spec.info.id, folder)
         preparer.rate = rate_of(model)

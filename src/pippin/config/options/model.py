@@ -138,7 +138,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wired_limit_gb: Annotated[
         AboveZero | None,
         about(
-            "Memory that a language model wires on Metal, in GB, within its share. Not set wires the "
+            "Memory that a model wires on Metal, in GB, within its share. Not set wires the "
             "weights where they take half of the GPU's memory and leave 35 % of the machine's: more made macOS panic."
         ),
     ] = None

@@ -30,7 +30,7 @@ from pippin.core.tasks import GenerateImages, Task
 from pippin.engines import pictures
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
-from pippin.engines.device import configure, decide, find_facts
+from pippin.engines.device import loading
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -291,9 +291,9 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     assert isinstance(preparer, ImagePreparer)
 
     def load() -> Pipeline:
-        configure(decide(find_facts(), preparer.options))
         try:
-            return Pipeline(Path(spec.info.path or ""), preparer.classes)
+            with loading(preparer.options, spec.memory_bytes):
+                return Pipeline(Path(spec.info.path or ""), preparer.classes)
         except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
             message = f"mlx-vlm cannot load {spec.info.id!r}: {type(error).__name__}: {str(error)[:300]}"
             raise ServerError("load_failed", message) from error

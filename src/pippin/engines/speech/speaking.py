@@ -257,7 +257,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
     def load() -> SpeechModel:
         model = load_speaker(spec.info)
-        cast_weights(model, options)
+        cast_weights(model, options, spec.memory_bytes)
         preparer.rate = int(getattr(model, "sample_rate", None) or RATE)
         return SpeechModel(model, keywords_of(model))
 
