@@ -145,11 +145,12 @@ def _array_bytes(name: str, array: StoredArray, settings: Json, value_bytes: int
         return stored
     if leaf in ("qweight", "weight_packed"):
         return count * 32 // (whole(settings.get("bits")) or 4) * value_bytes
-    if settings and array.dtype == "U32" and leaf == "weight":
-        bits = whole(table(settings.get(module)).get("bits")) or whole(settings.get("bits")) or 4
-        return count * 32 // bits * value_bytes
-    if settings and leaf in ("scales", "biases"):
-        return 0
+    if settings and accelerator() == "cpu":  # a GPU multiplies packed weights, whatever the type
+        if array.dtype == "U32" and leaf == "weight":
+            bits = whole(table(settings.get(module)).get("bits")) or whole(settings.get("bits")) or 4
+            return count * 32 // bits * value_bytes
+        if leaf in ("scales", "biases"):
+            return 0
     return count * value_bytes if array.dtype in FLOATS else stored
 
 

@@ -138,8 +138,7 @@ class EncodingPreparer:
         self.info: ModelInfo = spec.info
         self.tokenizer = EncodingTokenizer(self.folder, self.options.embedding_max_length)
         self.config = self.tokenizer.config
-        self.threads = spec.threads or os.cpu_count() or 1
-        self.memory_bytes: int | None = None  # the pool's share, once there is one
+        self.spec = spec
         said: dict[str, Any] = {"prompts": dict[str, str], "default_prompt_name": str, "model_type": str}
         self.sentences = fields_in(self.folder, "config_sentence_transformers.json", **said)
         self.prompts: dict[str, str] = self.sentences["prompts"] or {}
@@ -156,7 +155,7 @@ class EncodingPreparer:
         what = "Rerankers" if classifies else "Models that embed text"
         try:
             model = encoder_of(self.folder, self.config, classifies=classifies)
-            cast_weights(model, self.options, self.memory_bytes)
+            cast_weights(model, self.spec)
         except ImportError as error:
             needed = install_command("embeddings")
             raise ServerError("load_failed", f"{what} need mlx-vlm, which reads them: {needed}") from error
@@ -170,8 +169,8 @@ class EncodingPreparer:
     ) -> tuple[nn.Module, ConversationStates | None]:
         """The language model of which the states count, and its passes over conversations, if it sees. Raises
         `ServerError("load_failed")`."""
-        threads = None if attends_both_ways(self.config) else self.threads
-        with loading(self.options, self.memory_bytes) as plan:
+        threads = None if attends_both_ways(self.config) else self.spec.threads or os.cpu_count() or 1
+        with loading(self.spec) as plan:
             model = load_weights(self.info, plan, progress, reading, kernel_threads=threads)[0]
         if self.conversations is None:
             return model, None

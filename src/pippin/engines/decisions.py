@@ -52,7 +52,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         except ImportError as error:
             message = f"Decision models are mlx-vlm's: {install_command('vision')}"
             raise ServerError("load_failed", message) from error
-        with loading(options, spec.memory_bytes):
+        with loading(spec):
             model = reading.load_model(folder)
         if not getattr(model, "decision_types", ()):
             raise ServerError(

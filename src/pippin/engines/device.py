@@ -25,7 +25,9 @@ from pippin.config.accelerator import Accelerator
 from pippin.config.installed import version
 from pippin.config.options.model import CpuActivations, ModelOptions, asked_type, cache_bits
 from pippin.config.worker_environment import multiply_exactly
+from pippin.core.decoding import convert
 from pippin.core.errors import MENDS, ServerError, is_of_device, way_out
+from pippin.core.models import WorkerSpec
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -120,9 +122,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     largest_array: int | None = None  # bytes; None for no bound
     allocator_cache: int  # bytes of freed buffers that MLX keeps
     memory_limit: int  # for weights, KV caches and prefix cache together
-    most_memory: int = (
-        sys.maxsize
-    )  # that this limit may become: what a GPU keeps resident beside what it computes
+    most_memory: int = sys.maxsize  # that this limit may become: what a GPU keeps beside what it computes
     overlaps: bool = True  # the device computes while the host goes on
     writes_in_place: bool = False  # arrays lie in the host's memory, and numpy can write into them
     compiles: bool = True  # MLX may compile kernels while it runs
@@ -222,13 +222,12 @@ def wire_weights(facts: DeviceFacts, options: ModelOptions, weight_bytes: int) -
 
 
 @contextmanager
-def loading(options: ModelOptions, memory_bytes: int | None) -> Iterator[DevicePlan]:
-    """Configure MLX as the plan says, which it gives, and wire what is loaded within this context. `memory_bytes` is
-    the share of memory that the pool gives this worker."""
+def loading(spec: WorkerSpec) -> Iterator[DevicePlan]:
+    """Configure MLX as the plan says, which it gives, and wire what is loaded within this context."""
     import mlx.core as mx
 
-    facts = find_facts()
-    plan = decide(facts, options, memory_bytes)
+    facts, options = find_facts(), convert(spec.options, ModelOptions)
+    plan = decide(facts, options, spec.memory_bytes)
     configure(plan)
     yield plan
     wire_weights(facts, options, mx.get_active_memory())

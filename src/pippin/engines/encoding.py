@@ -17,10 +17,9 @@ from mlx.utils import tree_flatten
 from msgspec import Struct
 from tokenizers import Tokenizer, normalizers
 
-from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
-from pippin.core.models import EngineStats
+from pippin.core.models import EngineStats, WorkerSpec
 from pippin.core.published import broken, fields_in, find_json, name_of, object_in, table
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.device import dtype_of, evaluate_in_pieces, loading
@@ -346,10 +345,9 @@ class EncodingTokenizer:
         return EncoderInput(tokens)
 
 
-def cast_weights(model: nn.Module, options: ModelOptions, memory_bytes: int | None) -> None:
-    """Configure MLX, cast the weights to the dtype that `device.py` decides on, and load them into memory.
-    `memory_bytes`: the pool's share."""
-    with loading(options, memory_bytes) as plan, _taken_apart(model) as parts:
+def cast_weights(model: nn.Module, spec: WorkerSpec) -> None:
+    """Configure MLX, cast the weights to the dtype that `device.py` decides on, and load them into memory."""
+    with loading(spec) as plan, _taken_apart(model) as parts:
         for part in parts:
             if plan.dequantize:
                 dequantize_model(part)

@@ -8,8 +8,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.encoding import cast_weights
 from pippin.engines.transcription import read_model
 
@@ -33,7 +33,8 @@ def test_features_and_logits_are_those_of_transformers(written: Path, name: str)
 
     oracle = np.load(written / name / "oracle.npz")
     model = read_model(written / name, name)
-    cast_weights(model, ModelOptions(dtype="float32"))
+    info = ModelInfo(id=name, kind="transcription")
+    cast_weights(model, WorkerSpec(info=info, threads=1, options={"dtype": "float32"}))
     found = log_mel_spectrogram(mx.array(oracle["samples"]), n_mels=model.dims.n_mels, padding=N_SAMPLES)
     features = pad_or_trim(found, N_FRAMES, axis=-2)
     # Logarithms of what is almost silent differ more than the rounding of float32.

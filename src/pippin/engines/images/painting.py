@@ -20,8 +20,6 @@ import mlx.core as mx
 import msgspec
 
 from pippin.config.errors import install_command
-from pippin.config.options.model import ModelOptions
-from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Picture, PicturesDone, Usage
 from pippin.core.models import ModelInfo, WorkerSpec
@@ -159,7 +157,6 @@ class ImagePreparer:
 
     def __init__(self, spec: WorkerSpec, classes: Classes) -> None:
         self.info: ModelInfo = spec.info
-        self.options = convert(spec.options, ModelOptions)
         self.classes = classes
         self._negative = classes.can("negative_prompt")
         self._strength = classes.can("strength")
@@ -292,7 +289,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
     def load() -> Pipeline:
         try:
-            with loading(preparer.options, spec.memory_bytes):
+            with loading(spec):
                 return Pipeline(Path(spec.info.path or ""), preparer.classes)
         except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
             message = f"mlx-vlm cannot load {spec.info.id!r}: {type(error).__name__}: {str(error)[:300]}"

@@ -88,10 +88,15 @@ def _differences(
             model.bidirectional = modalities
             logits = logits_by_engine(model, tokens, PromptMedia((placed,)))
             found.append((difference(logits, expected), len(modalities), modalities))
-    if not is_wide(*(array for _, array in tree_flatten(model.parameters()))):
-        # A GPU compiles for the types that the model serves in what else the first client's picture would wait for.
-        mx.eval(logits_by_engine(model, tokens, PromptMedia((placed,))))
+    compile_pass(model, tokens, PromptMedia((placed,)))
     return expected, found
+
+
+def compile_pass(model: VisionModel, tokens: tuple[int, ...], media: PromptMedia) -> None:
+    """Compute a prompt, tried in float32, in the types that the model serves in: a GPU compiles for each of them, for
+    which the first client's picture would wait."""
+    if not is_wide(*(array for _, array in tree_flatten(model.parameters()))):
+        mx.eval(logits_by_engine(model, tokens, media))
 
 
 def logits_by_library(model: VisionModel, tokens: tuple[int, ...], placed: PlacedMedium) -> mx.array:
