@@ -121,14 +121,10 @@ def _quantization(config: Json) -> Json:
 
 
 def _value_bytes(options: ModelOptions) -> int | None:
-    match asked_type(options):
-        case "float32":
-            return 4
-        case "auto":
-            return 4 if accelerator() == "cpu" else None
-        case _:
-            # Quantised weights stay packed; dense ones are 16 bits wide in nearly all checkpoints.
-            return None
+    asked = asked_type(options)
+    if asked == "float32" or (asked == "auto" and accelerator() == "cpu"):
+        return 4
+    return None  # quantised weights stay packed; dense ones are 16 bits wide in nearly all checkpoints
 
 
 def _array_bytes(name: str, array: StoredArray, settings: Json, value_bytes: int | None) -> int:

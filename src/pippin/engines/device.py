@@ -23,7 +23,7 @@ from msgspec import Struct, to_builtins
 
 from pippin.config.accelerator import Accelerator
 from pippin.config.installed import version
-from pippin.config.options.model import CpuActivations, ModelOptions, asked_type, cache_bits
+from pippin.config.options.model import CpuActivations, ModelOptions, asked_type, cache_bits, shared_out
 from pippin.config.worker_environment import multiply_exactly
 from pippin.core.decoding import convert
 from pippin.core.errors import MENDS, ServerError, is_of_device, way_out
@@ -256,12 +256,7 @@ def share_memory(
     free = limit - weight_bytes
     if free <= 0:
         raise weights_too_large(weight_bytes, limit)
-    prefixes = 0
-    if options.prefix_cache:
-        wanted = options.cache_memory_mb
-        prefixes = int(free * options.cache_memory_percent) if wanted is None else wanted * 2**20
-        prefixes = min(prefixes, free // 2) if wanted is None else min(prefixes, free)
-    sequences = max(free - prefixes, free // 8)
+    sequences, prefixes = shared_out(free, options)
     return MemoryShares(sequences=sequences if most is None else min(sequences, most), prefixes=prefixes)
 
 
@@ -354,11 +349,7 @@ def hold_wired_limit(limit: int | None) -> None:
     if limit is not None:
         set_limit(limit)
 
-    @functools.wraps(set_limit)
-    def keep_limit(_: int) -> int:
-        return limit or 0
-
-    mx.set_wired_limit = keep_limit  # type: ignore[assignment]
+    mx.set_wired_limit = functools.wraps(set_limit)(lambda _: limit or 0)  # type: ignore[assignment]
 
 
 def evaluate_in_pieces(arrays: "Iterable[mx.array]") -> Iterator[int]:

@@ -266,7 +266,6 @@ MB: Final = 10**6  # bytes, as `pippin ps` counts them
 LEAVE_WITHIN: Final = 10.0  # seconds for an idle worker's background writes
 CALLED_OFF: Final[ErrorKind] = "cancelled"  # the error kind of a load that nobody wants any more
 LOOK_AGAIN: Final = 1.0  # seconds
-SHARE_STEP: Final = 16  # a share that grows by less than 1/16 is not announced
 GIB: Final = 1 << 30
 
 
@@ -597,7 +596,7 @@ class Residency:
         for slot in residents:
             share = slot.footprint + max(0, self._free()) // len(residents)
             share = min(share, slot.options.memory_bytes or share)
-            if share < slot.memory or (share - slot.memory) * SHARE_STEP > slot.memory:
+            if share != slot.memory:
                 slot.memory = share
                 if slot.worker is not None:
                     slot.worker.reconfigure({"memory_bytes": share})
