@@ -230,8 +230,7 @@ def value_bytes(options: ModelOptions, config: dict[str, Any]) -> int:
     asked = asked_type(options)
     if asked == "auto" and accelerator() == "cpu":
         return 4
-    stored = asked in ("auto", "stored")
-    named = (config.get("dtype") or config.get("torch_dtype")) if stored else asked
+    named = config.get("dtype") or config.get("torch_dtype") if asked in ("auto", "stored") else asked
     return 4 if str(named).endswith("float32") else 2
 
 

@@ -248,11 +248,10 @@ class MemoryShares(Struct, frozen=True, kw_only=True):
 
 
 def share_memory(
-    plan: DevicePlan, options: ModelOptions, weight_bytes: int, most: int | None = None
+    limit: int, options: ModelOptions, weight_bytes: int, most: int | None = None
 ) -> MemoryShares:
-    """Divide the memory that the weights leave; sequences get at most `most` bytes, if given. Raises
+    """Divide the memory that the weights leave of `limit` bytes; sequences get at most `most`, if given. Raises
     `ServerError("load_failed")` when the weights leave none."""
-    limit = min(plan.memory_limit, plan.most_memory)
     free = limit - weight_bytes
     if free <= 0:
         raise weights_too_large(weight_bytes, limit)
