@@ -1,17 +1,26 @@
 """In 16 bits on a GPU, a token of an answer is another in a batch only where the two best are as good as equal."""
 
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import mlx.core as mx
 import msgspec
+import numpy as np
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
 from pippin.config.options.model import ModelOptions
+from pippin.core.requests import JsonObject, Sampling
 from pippin.engines.device import decide
+from pippin.engines.language.constraints.grammar import GrammarCompiler
+from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.sampling.sampler import SampledToken
+from pippin.engines.language.step.sequences import Running
 from tests.as_on_a_mac.gpu import Gpu, compute_as_a_gpu
 from tests.as_on_a_mac.mac import Mac, tie
 from tests.engines.language.bench import PLAN, Bench, run_all
+from tests.engines.language.model.test_lora import adapter
 from tests.engines.tiny_models import TinyModels
 
 ROWS = 6  # from which Metal multiplies otherwise, on the chips that do so soonest
@@ -72,13 +81,46 @@ def test_tokens_differ_only_where_rounding_decides(
     assert differences < len(asked)
 
 
-def test_in_float32_answers_are_the_same(models: TinyModels, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_answers_and_their_logprobs_are_the_same(
+    models: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Greedy and drawn, with adapters, with a grammar, with proposals."""
     compute_as_a_gpu(monkeypatch.setattr, Gpu(rows=ROWS))
-    plan = decide(Mac().facts, ModelOptions(dtype="float32"))
+    adapters = {"one": str(adapter(tmp_path / "one", 4, 4))}
+    options = ModelOptions(exact=True, prefix_cache=False, prompt_lookup=True, adapters=adapters)
+    plan = decide(Mac().facts, options)
     assert not plan.dequantize, "weights stay packed"
     plan = msgspec.structs.replace(PLAN, run_type=plan.run_type, dequantize=plan.dequantize)
-    bench = Bench(models("llama"), ModelOptions(prefix_cache=False), plan)
-    asked = {f"r{row}": (prompt(row), TOKENS // 2) for row in range(ROWS)}
-    together, _ = run_all(bench, asked, ignore_eos=True)
-    for name, given in asked.items():
-        assert run_all(bench, {name: given}, ignore_eos=True)[0][name, 0] == together[name, 0]
+    bench = Bench(models("llama"), options, plan)
+    grammar = GrammarCompiler(bench.tokenizer).compile(JsonObject())
+
+    def job(row: int) -> LanguageJob:
+        asked: dict[str, Any] = {"adapter": "one" if row % 2 else None, "logprobs": 0}
+        if row > 2:
+            asked["sampling"] = Sampling(temperature=0.8, top_p=0.9, seed=row)
+        found = bench.job(str(row), prompt(row), TOKENS // 2, ignore_eos=row != 4, **asked)
+        return msgspec.structs.replace(found, grammar=grammar if row == 4 else None)
+
+    together = drawn(bench, *map(job, range(ROWS)))
+    for row in range(ROWS):
+        alone = drawn(bench, job(row))[row]
+        assert len(alone) > 3
+        assert np.array(alone) == pytest.approx(np.array(together[row]), abs=1e-4)
+
+
+def drawn(bench: Bench, *jobs: LanguageJob) -> dict[int, list[list[float]]]:
+    """The tokens of these jobs with their logprobs."""
+    found: dict[int, list[list[float]]] = {}
+    accept = bench.engine.lifecycle.accept
+
+    def noting(running: Running, sampled: SampledToken) -> None:
+        noted = found.setdefault(int(running.sequence.request.job.id), [])
+        noted.append([sampled.token, sampled.logprob or 0])
+        accept(running, sampled)
+
+    with patch.object(bench.engine.lifecycle, "accept", noting):
+        for job in jobs:
+            bench.engine.submit(job)
+        while bench.engine.busy:
+            bench.engine.step()
+    return found

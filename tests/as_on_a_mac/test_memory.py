@@ -154,13 +154,14 @@ def test_what_is_read_from_the_disk_counts_among_these_arrays(
 def test_a_larger_share_of_the_memory_makes_room_for_no_more_arrays_than_metal_has(
     tiny_models: TinyModels,
 ) -> None:
-    most = 40
+    most, kept = 40, list[int]()
     plan = msgspec.structs.replace(PLAN, most_cached_arrays=most)
     bench = Bench(tiny_models("llama"), ModelOptions(cache_block_tokens=8), plan)
     for factor in (1, 10):
-        bench.engine.prefixes.tree.resize(factor * 10**6)
-        for place in range(20):
+        bench.engine.prefixes.resize(factor * 10**6)
+        for place in range(5):
             bench.engine.submit(bench.job(f"r{place}", tuple(range(place + 1, place + 100)), 2))
             while bench.engine.busy:
                 bench.engine.step()
-    assert most // 2 < kept_arrays(bench) < 2 * most
+            kept.append(kept_arrays(bench))
+    assert most // 2 < max(kept) <= most

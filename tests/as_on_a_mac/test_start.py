@@ -19,10 +19,13 @@ from pippin.engines.device import DeviceFacts
 from pippin.engines.language.constraints.grammar import GrammarCompiler
 from pippin.engines.language.job import Branch
 from pippin.engines.language.loading import engine as loading
+from pippin.engines.language.loading.weights import way_of
 from tests.as_on_a_mac.gpu import Gpu, compute_as_a_gpu
 from tests.as_on_a_mac.mac import Mac
 from tests.as_on_a_mac.test_wired_memory import CHAT, drive
 from tests.engines.language.bench import PLAN, Bench
+from tests.engines.language.vision import vision_bench
+from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 from tests.engines.tiny_models import tiny_model
 
 
@@ -144,6 +147,32 @@ def test_no_step_of_clients_needs_an_operation_that_the_load_has_not_computed(
         bench.engine.submit(bench.job(f"rare{count}", tuple(range(1, 30)), 4, sampling=rare))
         while bench.engine.busy:
             bench.engine.step()
+    assert compiled <= before
+
+
+def test_no_picture_of_clients_needs_an_operation_that_the_load_has_not_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute_as_a_gpu(monkeypatch.setattr, Gpu())
+    folder = tiny_vision_model("qwen3_vl", tmp_path / "tiny")
+    [path] = folder.glob("*.safetensors")
+    weights = {name: array.astype(mx.bfloat16) for name, array in dict(mx.load(str(path))).items()}
+    mx.save_safetensors(str(path), weights, {"format": "mlx"})
+    told: list[set[tuple[Any, ...]]] = []
+
+    def way(*given: Any) -> Any:
+        told.append(operations(monkeypatch))  # from the trials on: of what reads weights MLX tells nothing
+        return way_of(*given)
+
+    monkeypatch.setattr(vision_bench, "way_of", way)
+    bench = vision_bench.VisionBench(folder, replace(PLAN, run_type=None, dequantize=False))
+    loading.try_draws(bench.engine, bench.preparer.tokenizer)
+    [compiled] = told
+    before = set(compiled)
+    compiled.clear()
+    seen = [bench.job(f"r{row}", picture(60, 28, 1), "What? " * (row + 1), tokens=4) for row in range(2)]
+    bench.run(bench.job("first", picture(60, 28, 1), "What?", tokens=4))
+    bench.run(*seen, bench.job("text", "hello", tokens=4))
     assert compiled <= before
 
 

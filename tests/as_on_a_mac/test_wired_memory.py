@@ -1,4 +1,4 @@
-"""No engine wires memory, and no library does behind its back, on a machine that says it has Metal."""
+"""Engines wire memory for weights that fill a Mac alone, and no library does behind their back."""
 
 import importlib
 import json
@@ -13,6 +13,7 @@ from pippin.core.events import Event, Failed
 from pippin.core.models import ModelKind, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Embed, Generate, GenerateImages, Rerank, RerankDocument, Speak, Task, Transcribe
+from pippin.engines import device
 from tests.engines.driving import no_progress, run
 from tests.engines.images.tiny_pipelines import tiny_z_image
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
@@ -22,13 +23,20 @@ from tests.engines.tiny_models import tiny_model
 
 pytestmark = pytest.mark.model
 SPEECH = (Path(__file__).parents[1] / "data" / "speech.flac").read_bytes()
-Calls = list[int]
+
+
+class Calls(list[int]):
+    """The limits that were set, and the bytes of weights of which it was asked whether they are to be wired."""
+
+    weighed: list[int]
 
 
 @pytest.fixture
 def wired(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """What `mx.set_wired_limit` was called with, where every library believes that there is Metal."""
-    calls: Calls = []
+    calls = Calls()
+    calls.weighed = []
+    monkeypatch.setattr(device, "wire_weights", lambda _facts, _options, size: calls.weighed.append(size))
 
     def record(limit: int) -> int:
         calls.append(limit)
@@ -84,6 +92,8 @@ def test_an_embedding_model_wires_nothing(wired: Calls, minilm: Path, tmp_path: 
     drive(minilm, "embeddings", Embed(inputs=("hello",)))
     drive(tiny_model("qwen3", tmp_path / "tiny"), "embeddings", Embed(inputs=("hello",)))
     assert wired == []
+    assert len(wired.weighed) == 2
+    assert min(wired.weighed) > 1000
 
 
 def test_a_reranker_wires_nothing(wired: Calls, tmp_path: Path) -> None:
@@ -97,6 +107,8 @@ def test_a_reranker_wires_nothing(wired: Calls, tmp_path: Path) -> None:
     path.write_text(json.dumps(tokenizer))
     drive(folder, "reranking", Rerank(query="q", documents=(RerankDocument((Text("d"),)),)))
     assert wired == []
+    assert len(wired.weighed) == 1
+    assert min(wired.weighed) > 1000
 
 
 def test_a_transcription_model_wires_nothing(wired: Calls, tmp_path: Path) -> None:
@@ -104,15 +116,21 @@ def test_a_transcription_model_wires_nothing(wired: Calls, tmp_path: Path) -> No
     write_hearing_model("glmasr", tmp_path / "glmasr")
     drive(tmp_path / "glmasr", "transcription", Transcribe(audio=SPEECH, max_tokens=4))
     assert wired == []
+    assert len(wired.weighed) == 1
+    assert min(wired.weighed) > 1000
 
 
 def test_a_speech_model_wires_nothing(wired: Calls, tmp_path: Path) -> None:
     write_speech_model(tmp_path / "soprano-tiny")
     drive(tmp_path / "soprano-tiny", "speech", Speak(text="hello", format="pcm", max_tokens=4))
     assert wired == []
+    assert len(wired.weighed) == 1
+    assert min(wired.weighed) > 1000
 
 
 def test_an_image_model_wires_nothing(wired: Calls, tmp_path: Path) -> None:
     tiny_z_image(tmp_path / "z-image", turbo=True)
     drive(tmp_path / "z-image", "images", GenerateImages(prompt="a red fish", width=32, height=32, steps=2))
     assert wired == []
+    assert len(wired.weighed) == 1
+    assert min(wired.weighed) > 1000

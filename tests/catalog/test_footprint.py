@@ -56,13 +56,14 @@ def test_stored_weights_take_what_the_file_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "machine", "value_bytes"),
+    ("options", "machine", "counted"),
     [
-        (ModelOptions(), "cpu", 4),
-        (ModelOptions(), "metal", None),
-        (ModelOptions(dtype="float32"), "metal", 4),
-        (ModelOptions(dtype="stored"), "cpu", None),
-        (ModelOptions(dtype="bfloat16"), "cpu", None),
+        (ModelOptions(), "cpu", 33_024),
+        (ModelOptions(), "metal", 7296),
+        (ModelOptions(dtype="float32"), "metal", 8448),  # packed as they are, with wider scales and norms
+        (ModelOptions(exact=True), "metal", 8448),
+        (ModelOptions(dtype="stored"), "cpu", 7296),
+        (ModelOptions(dtype="bfloat16"), "cpu", 7296),
     ],
 )
 def test_the_type_decides(
@@ -70,11 +71,10 @@ def test_the_type_decides(
     monkeypatch: pytest.MonkeyPatch,
     options: ModelOptions,
     machine: Machine,
-    value_bytes: int | None,
+    counted: int,
 ) -> None:
     pretend(monkeypatch, machine)
-    folder = quantised(tmp_path / "m")
-    assert footprint(read_info(folder), options) == PROCESS_BYTES + weight_bytes(folder, value_bytes)
+    assert footprint(read_info(quantised(tmp_path / "m")), options) == PROCESS_BYTES + counted
 
 
 @pytest.mark.parametrize("machine", ["metal", "cpu"])

@@ -7,7 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from pippin.config import accelerator as module
-from pippin.config.accelerator import accelerator, card_memory, device_memory, memory_budget, working_set
+from pippin.config.accelerator import (
+    accelerator,
+    card_memory,
+    device_memory,
+    memory_budget,
+    told_budget,
+    working_set,
+)
 from pippin.config.options.server import ServerOptions
 
 CARD = 80 * 10**9
@@ -86,7 +93,11 @@ def test_models_share_the_cards_memory_where_they_lie_there(monkeypatch: pytest.
     ("gigabytes", "said", "expected"), [(16, "0", 10.67), (64, "0", 48), (128, "0", 96), (128, "114688", 112)]
 )
 def test_models_on_a_mac_stay_within_the_gpus_working_set(
-    gigabytes: int, said: str, expected: float, monkeypatch: pytest.MonkeyPatch
+    gigabytes: int,
+    said: str,
+    expected: float,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     total = SimpleNamespace(total=gigabytes << 30)
     monkeypatch.setattr(module.psutil, "virtual_memory", lambda: total)
@@ -97,4 +108,7 @@ def test_models_on_a_mac_stay_within_the_gpus_working_set(
     for share in (0.8, 1.0):
         assert memory_budget(ServerOptions(memory_percent=share)) <= 0.9 * working_set()
     assert memory_budget(ServerOptions(memory_percent=0.1)) == int(0.1 * total.total)
+    for asked, budget in ((1, 10**9), (1000, int(0.9 * working_set()))):
+        assert told_budget(ServerOptions(memory_budget_gb=asked)) == budget
+        assert ("memory_budget_gb is 1000" in caplog.text) == ("wired_limit_mb" in caplog.text) == (asked > 1)
     working_set.cache_clear()

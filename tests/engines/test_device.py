@@ -211,16 +211,16 @@ def test_kernels_are_compiled_on_the_way_only_where_that_pays(monkeypatch: pytes
 def test_weights_that_do_not_fit_are_refused_with_the_numbers() -> None:
     plan = decide(LINUX, ModelOptions())
     with pytest.raises(ServerError, match=r"30\.0 GiB for its weights, and 18\.0 GiB") as caught:
-        share_memory(plan, ModelOptions(), 30 * GIB)
+        share_memory(plan.memory_limit, ModelOptions(), 30 * GIB)
     assert caught.value.report.kind == "load_failed"
 
 
 def test_rows_and_prefixes_share_what_the_weights_leave() -> None:
     plan = msgspec.structs.replace(decide(LINUX, ModelOptions()), memory_limit=10 * GIB)
-    shares = share_memory(plan, ModelOptions(), 2 * GIB)
+    shares = share_memory(plan.memory_limit, ModelOptions(), 2 * GIB)
     assert shares.sequences + shares.prefixes == 8 * GIB
-    assert share_memory(plan, ModelOptions(prefix_cache=False), 2 * GIB).prefixes == 0
-    assert share_memory(plan, ModelOptions(cache_memory_mb=100), 2 * GIB).prefixes == 100 * 2**20
+    assert share_memory(plan.memory_limit, ModelOptions(prefix_cache=False), 2 * GIB).prefixes == 0
+    assert share_memory(plan.memory_limit, ModelOptions(cache_memory_mb=100), 2 * GIB).prefixes == 100 * 2**20
 
 
 @pytest.mark.parametrize(

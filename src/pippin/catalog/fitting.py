@@ -32,7 +32,7 @@ from pippin.catalog.info import context_window, quantization
 from pippin.catalog.kinds import kind_of
 from pippin.catalog.names import is_repository
 from pippin.config.accelerator import accelerator
-from pippin.config.options.model import ModelOptions, asked_type
+from pippin.config.options.model import ModelOptions, asked_type, shared_out
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.core.models import HubModel, ModelKind, Purpose, Suggestion
@@ -219,19 +219,10 @@ def measure(source: Source, context: int | None, clients: int, budget: int) -> F
     one = needed(-(-context // CAPACITY_STEP)) if source.kind == "language" else None
     if one is None:
         return Fit(source, context, clients, budget)
-    left = max(0, sequence_memory(budget - source.loaded, source.options))
+    left = max(0, shared_out(budget - source.loaded, source.options)[0])
     fitting = bisect_right(range(1, steps + 1), left, key=lambda step: clients * (needed(step) or 0))
     longest = window if fitting == steps else fitting * CAPACITY_STEP
     return Fit(source, context, clients, budget, one, longest)
-
-
-def sequence_memory(free: int, options: ModelOptions) -> int:
-    """Bytes that the weights leave for running sequences, less the prefix cache's share, which is reclaimed first."""
-    if not options.prefix_cache:
-        return free
-    wanted = options.cache_memory_mb
-    prefixes = min(int(free * options.cache_memory_percent), free // 2) if wanted is None else wanted * 2**20
-    return max(free - prefixes, free // 8)
 
 
 def value_bytes(options: ModelOptions, config: dict[str, Any]) -> int:
@@ -239,8 +230,7 @@ def value_bytes(options: ModelOptions, config: dict[str, Any]) -> int:
     asked = asked_type(options)
     if asked == "auto" and accelerator() == "cpu":
         return 4
-    stored = asked in ("auto", "stored")
-    named = (config.get("dtype") or config.get("torch_dtype")) if stored else asked
+    named = config.get("dtype") or config.get("torch_dtype") if asked in ("auto", "stored") else asked
     return 4 if str(named).endswith("float32") else 2
 
 

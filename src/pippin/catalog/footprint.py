@@ -121,14 +121,10 @@ def _quantization(config: Json) -> Json:
 
 
 def _value_bytes(options: ModelOptions) -> int | None:
-    match asked_type(options):
-        case "float32":
-            return 4
-        case "auto":
-            return 4 if accelerator() == "cpu" else None
-        case _:
-            # Quantised weights stay packed; dense ones are 16 bits wide in nearly all checkpoints.
-            return None
+    asked = asked_type(options)
+    if asked == "float32" or (asked == "auto" and accelerator() == "cpu"):
+        return 4
+    return None  # quantised weights stay packed; dense ones are 16 bits wide in nearly all checkpoints
 
 
 def _array_bytes(name: str, array: StoredArray, settings: Json, value_bytes: int | None) -> int:
@@ -145,11 +141,12 @@ def _array_bytes(name: str, array: StoredArray, settings: Json, value_bytes: int
         return stored
     if leaf in ("qweight", "weight_packed"):
         return count * 32 // (whole(settings.get("bits")) or 4) * value_bytes
-    if settings and array.dtype == "U32" and leaf == "weight":
-        bits = whole(table(settings.get(module)).get("bits")) or whole(settings.get("bits")) or 4
-        return count * 32 // bits * value_bytes
-    if settings and leaf in ("scales", "biases"):
-        return 0
+    if settings and accelerator() == "cpu":  # a GPU multiplies packed weights, whatever the type
+        if array.dtype == "U32" and leaf == "weight":
+            bits = whole(table(settings.get(module)).get("bits")) or whole(settings.get("bits")) or 4
+            return count * 32 // bits * value_bytes
+        if leaf in ("scales", "biases"):
+            return 0
     return count * value_bytes if array.dtype in FLOATS else stored
 
 

@@ -1,6 +1,7 @@
 """Which device MLX computes on, and how much memory it has; found without importing MLX."""
 
 import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import psutil
 
 from pippin.config import installed
 from pippin.config.options.server import ServerOptions
+
+log = logging.getLogger(__name__)
 
 Accelerator = Literal["metal", "cuda", "cpu"]
 
@@ -46,12 +49,22 @@ def device_memory() -> int:
 
 
 def memory_budget(options: ServerOptions) -> int:
-    """Bytes that all models may take: the operator's setting, or a share of `device_memory`, and then on Metal no more
-    than a GPU's working set leaves to work with. Beyond it, MLX's allocations fail, or macOS ends the process."""
-    if options.memory_budget_gb is not None:
-        return int(options.memory_budget_gb * 1e9)
-    most = int(device_memory() * options.memory_percent)
+    """Bytes that all models may take: the operator's setting, or a share of `device_memory`, and on Metal no more than
+    a GPU's working set leaves to work with. Beyond it, MLX's allocations fail, or macOS ends the process."""
+    asked = options.memory_budget_gb
+    most = int(device_memory() * options.memory_percent) if asked is None else int(asked * 1e9)
     return min(most, int(working_set() * WORKING_SHARE)) if accelerator() == "metal" else most
+
+
+def told_budget(options: ServerOptions) -> int:
+    """`memory_budget`; the log tells where it is less than the operator's setting."""
+    budget, asked = memory_budget(options), options.memory_budget_gb or 0
+    if budget < int(asked * 1e9):
+        message = (
+            "memory_budget_gb is %g: models take %.1f, as macOS lets a GPU keep %.1f (iogpu.wired_limit_mb)"
+        )
+        log.warning(message, asked, budget / 1e9, working_set() / 1e9)
+    return budget
 
 
 @cache

@@ -25,7 +25,7 @@ from pippin.core.published import fields_in
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
 from pippin.engines.base import LoadProgress
-from pippin.engines.device import configure, decide, find_facts
+from pippin.engines.device import loading
 from pippin.engines.encoding import EncoderInput, EncodingTokenizer, cast_weights
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.model.encoders import attends_both_ways, encoder_of
@@ -138,7 +138,7 @@ class EncodingPreparer:
         self.info: ModelInfo = spec.info
         self.tokenizer = EncodingTokenizer(self.folder, self.options.embedding_max_length)
         self.config = self.tokenizer.config
-        self.threads = spec.threads or os.cpu_count() or 1
+        self.spec = spec
         said: dict[str, Any] = {"prompts": dict[str, str], "default_prompt_name": str, "model_type": str}
         self.sentences = fields_in(self.folder, "config_sentence_transformers.json", **said)
         self.prompts: dict[str, str] = self.sentences["prompts"] or {}
@@ -155,7 +155,7 @@ class EncodingPreparer:
         what = "Rerankers" if classifies else "Models that embed text"
         try:
             model = encoder_of(self.folder, self.config, classifies=classifies)
-            cast_weights(model, self.options)
+            cast_weights(model, self.spec)
         except ImportError as error:
             needed = install_command("embeddings")
             raise ServerError("load_failed", f"{what} need mlx-vlm, which reads them: {needed}") from error
@@ -169,10 +169,9 @@ class EncodingPreparer:
     ) -> tuple[nn.Module, ConversationStates | None]:
         """The language model of which the states count, and its passes over conversations, if it sees. Raises
         `ServerError("load_failed")`."""
-        plan = decide(find_facts(), self.options)
-        configure(plan)
-        threads = None if attends_both_ways(self.config) else self.threads
-        model = load_weights(self.info, plan, progress, reading, kernel_threads=threads)[0]
+        threads = None if attends_both_ways(self.config) else self.spec.threads or os.cpu_count() or 1
+        with loading(self.spec) as plan:
+            model = load_weights(self.info, plan, progress, reading, kernel_threads=threads)[0]
         if self.conversations is None:
             return model, None
         # Before media are tried: models for embeddings get the head there that they lack.

@@ -17,6 +17,7 @@ from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Decide, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
+from pippin.engines.device import loading
 from pippin.engines.language.upstream import reading
 
 REFUSALS = (ValueError, KeyError, TypeError, IndexError, AttributeError)
@@ -51,7 +52,8 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         except ImportError as error:
             message = f"Decision models are mlx-vlm's: {install_command('vision')}"
             raise ServerError("load_failed", message) from error
-        model = reading.load_model(folder)
+        with loading(spec):
+            model = reading.load_model(folder)
         if not getattr(model, "decision_types", ()):
             raise ServerError(
                 "load_failed", f"{spec.info.id} decides nothing: mlx-vlm's model has no decisions."

@@ -14,6 +14,7 @@ import platform
 import sys
 import timeit
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,9 +23,11 @@ from msgspec import Struct, to_builtins
 
 from pippin.config.accelerator import Accelerator
 from pippin.config.installed import version
-from pippin.config.options.model import CpuActivations, ModelOptions, asked_type, cache_bits
+from pippin.config.options.model import CpuActivations, ModelOptions, asked_type, cache_bits, shared_out
 from pippin.config.worker_environment import multiply_exactly
+from pippin.core.decoding import convert
 from pippin.core.errors import MENDS, ServerError, is_of_device, way_out
+from pippin.core.models import WorkerSpec
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -119,9 +122,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     largest_array: int | None = None  # bytes; None for no bound
     allocator_cache: int  # bytes of freed buffers that MLX keeps
     memory_limit: int  # for weights, KV caches and prefix cache together
-    most_memory: int = (
-        sys.maxsize
-    )  # that this limit may become: what a GPU keeps resident beside what it computes
+    most_memory: int = sys.maxsize  # that this limit may become: what a GPU keeps beside what it computes
     overlaps: bool = True  # the device computes while the host goes on
     writes_in_place: bool = False  # arrays lie in the host's memory, and numpy can write into them
     compiles: bool = True  # MLX may compile kernels while it runs
@@ -220,6 +221,18 @@ def wire_weights(facts: DeviceFacts, options: ModelOptions, weight_bytes: int) -
     )
 
 
+@contextmanager
+def loading(spec: WorkerSpec) -> Iterator[DevicePlan]:
+    """Configure MLX as the plan says, which it gives, and wire what is loaded within this context."""
+    import mlx.core as mx
+
+    facts, options = find_facts(), convert(spec.options, ModelOptions)
+    plan = decide(facts, options, spec.memory_bytes)
+    configure(plan)
+    yield plan
+    wire_weights(facts, options, mx.get_active_memory())
+
+
 def kernels_read_cache(options: ModelOptions) -> bool:
     """Whether the kernels for CPUs can read keys and values as the options keep them: scaled in groups, and quantised
     only if both have the same 4 or 8 bits."""
@@ -235,20 +248,14 @@ class MemoryShares(Struct, frozen=True, kw_only=True):
 
 
 def share_memory(
-    plan: DevicePlan, options: ModelOptions, weight_bytes: int, most: int | None = None
+    limit: int, options: ModelOptions, weight_bytes: int, most: int | None = None
 ) -> MemoryShares:
-    """Divide the memory that the weights leave; sequences get at most `most` bytes, if given. Raises
+    """Divide the memory that the weights leave of `limit` bytes; sequences get at most `most`, if given. Raises
     `ServerError("load_failed")` when the weights leave none."""
-    limit = min(plan.memory_limit, plan.most_memory)
     free = limit - weight_bytes
     if free <= 0:
         raise weights_too_large(weight_bytes, limit)
-    prefixes = 0
-    if options.prefix_cache:
-        wanted = options.cache_memory_mb
-        prefixes = int(free * options.cache_memory_percent) if wanted is None else wanted * 2**20
-        prefixes = min(prefixes, free // 2) if wanted is None else min(prefixes, free)
-    sequences = max(free - prefixes, free // 8)
+    sequences, prefixes = shared_out(free, options)
     return MemoryShares(sequences=sequences if most is None else min(sequences, most), prefixes=prefixes)
 
 
@@ -341,11 +348,7 @@ def hold_wired_limit(limit: int | None) -> None:
     if limit is not None:
         set_limit(limit)
 
-    @functools.wraps(set_limit)
-    def keep_limit(_: int) -> int:
-        return limit or 0
-
-    mx.set_wired_limit = keep_limit  # type: ignore[assignment]
+    mx.set_wired_limit = functools.wraps(set_limit)(lambda _: limit or 0)  # type: ignore[assignment]
 
 
 def evaluate_in_pieces(arrays: "Iterable[mx.array]") -> Iterator[int]:

@@ -364,6 +364,7 @@ open_preparer = EmbeddingPreparer
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
     assert isinstance(preparer, EmbeddingPreparer)
     refuse_unreadable(preparer.info, preparer.folder)
+    preparer.spec = spec  # which has the pool's share by now
     encodes = is_encoder(preparer.config)
     forward = _encoder(preparer) if encodes else _language_model(preparer, progress)
     preparer.dimensions = int(forward([EncoderInput((preparer.tokenizer.pad,))]).shape[1])

@@ -17,13 +17,12 @@ from mlx.utils import tree_flatten
 from msgspec import Struct
 from tokenizers import Tokenizer, normalizers
 
-from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
-from pippin.core.models import EngineStats
+from pippin.core.models import EngineStats, WorkerSpec
 from pippin.core.published import broken, fields_in, find_json, name_of, object_in, sentence_file, table
 from pippin.engines.base import CachelessEngine, Emission, Job
-from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
+from pippin.engines.device import dtype_of, evaluate_in_pieces, loading
 from pippin.engines.language.text.stored_words import without_dropout
 from pippin.engines.language.text.tokenizer import TooLong, beginning
 from pippin.engines.language.upstream.library import dequantize_model
@@ -349,11 +348,9 @@ class EncodingTokenizer:
         return EncoderInput(tokens)
 
 
-def cast_weights(model: nn.Module, options: ModelOptions) -> None:
+def cast_weights(model: nn.Module, spec: WorkerSpec) -> None:
     """Configure MLX, cast the weights to the dtype that `device.py` decides on, and load them into memory."""
-    plan = decide(find_facts(), options)
-    configure(plan)
-    with _taken_apart(model) as parts:
+    with loading(spec) as plan, _taken_apart(model) as parts:
         for part in parts:
             if plan.dequantize:
                 dequantize_model(part)

@@ -218,6 +218,7 @@ open_preparer = RerankingPreparer
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
     assert isinstance(preparer, RerankingPreparer)
     refuse_unreadable(preparer.info, preparer.folder)
+    preparer.spec = spec  # which has the pool's share by now
     encodes = is_classifier(preparer.config) and is_encoder(preparer.config)
     forward = _classifier(preparer) if encodes else _language_model(preparer, progress)
     forward([EncoderInput((preparer.tokenizer.pad,))])

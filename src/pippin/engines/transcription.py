@@ -19,8 +19,6 @@ import mlx.nn as nn
 import msgspec
 import numpy as np
 
-from pippin.config.options.model import ModelOptions
-from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Progress, Segment, Transcribed, Usage, Word
 from pippin.core.models import ModelInfo, WorkerSpec
@@ -86,7 +84,6 @@ open_preparer = TranscriptionPreparer
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[nn.Module]:
     assert isinstance(preparer, TranscriptionPreparer)
     folder = Path(spec.info.path or "")
-    options = convert(spec.options, ModelOptions)
 
     def load() -> nn.Module:
         with warnings.catch_warnings():
@@ -94,7 +91,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
             warnings.filterwarnings("ignore", message="Could not load WhisperProcessor")
             model = read_model(folder, spec.info.id)
         _require_hearing(model, spec.info.id)
-        cast_weights(model, options)
+        cast_weights(model, spec)
         if is_whisper(model):
             prepare_whisper(model, spec.info.id, folder)
         preparer.rate = rate_of(model)

@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from pippin.config.accelerator import memory_budget
+from pippin.config.accelerator import told_budget
 from pippin.config.options.model import ModelOptions, machines_of, ranks_here, replicas_here
 from pippin.config.options.server import ServerOptions
 from pippin.config.worker_environment import blas_threads
@@ -266,7 +266,6 @@ MB: Final = 10**6  # bytes, as `pippin ps` counts them
 LEAVE_WITHIN: Final = 10.0  # seconds for an idle worker's background writes
 CALLED_OFF: Final[ErrorKind] = "cancelled"  # the error kind of a load that nobody wants any more
 LOOK_AGAIN: Final = 1.0  # seconds
-SHARE_STEP: Final = 16  # a share that changes by less than 1/16 is not announced
 GIB: Final = 1 << 30
 
 
@@ -326,9 +325,9 @@ class Residency:
         slot.footprint = each * replicas_here(options) * ranks_here(options) // len(machines_of(options))
         await self._admit(slot)
         slot.stage = "starting"
-        self._share_memory()
+        self.share_memory()
         worker = await self._launched(slot)
-        worker.load_weights(slot.options.memory_bytes or slot.memory)
+        worker.load_weights(slot.memory)
         await self._in_time(slot, worker.prompt_ready)
         slot.stage = "weights"
         if slot.ready is not None and not slot.ready.done():
@@ -387,7 +386,7 @@ class Residency:
         self.watch_idleness(slot)
         self.changes.tell()
         self._trim(slot)
-        self._share_memory()
+        self.share_memory()
 
     def _give_up(self, slot: Slot, error: ErrorReport) -> None:
         """Clean up after a load that did not complete."""
@@ -559,7 +558,7 @@ class Residency:
     def _vacate(self, slot: Slot, state: LoadState) -> None:
         slot.state = state
         slot.resident, slot.footprint, slot.memory, slot.loaded_at = False, 0, 0, None
-        self._share_memory()
+        self.share_memory()
         self.changes.tell()
 
     def _idle_long_enough(self, slot: Slot) -> None:
@@ -591,12 +590,13 @@ class Residency:
         """Bytes of the budget that no model takes; below 0 if they take more."""
         return self.memory - sum(each.footprint for each in self._residents())
 
-    def _share_memory(self) -> None:
+    def share_memory(self) -> None:
         """Divide the free memory equally among the resident models, for their caches, and tell the running ones."""
         residents = self._residents()
         for slot in residents:
             share = slot.footprint + max(0, self._free()) // len(residents)
-            if slot.options.memory_bytes is None and abs(share - slot.memory) * SHARE_STEP > slot.memory:
+            share = min(share, slot.options.memory_bytes or share)
+            if share != slot.memory:
                 slot.memory = share
                 if slot.worker is not None:
                     slot.worker.reconfigure({"memory_bytes": share})
@@ -758,12 +758,13 @@ class Pool:
     async def adopt(self, options: ServerOptions) -> None:
         """Apply changed server options, and those of each model in use. Options that an engine can't change take effect
         at its next load."""
-        self._residency.options, self._residency.memory = options, memory_budget(options)
+        self._residency.options, self._residency.memory = options, told_budget(options)
         for slot in self._slots.values():
             before = msgspec.structs.asdict(slot.options)
             slot.options = self._catalog.options_for(slot.info)
             after = msgspec.structs.asdict(slot.options)
             changes = {name: value for name, value in after.items() if value != before[name]}
+            changes.pop("memory_bytes", None)  # a bound of its share
             if not changes:
                 continue
             if "pinned" in changes:
@@ -771,6 +772,7 @@ class Pool:
             if slot.worker is not None:
                 slot.worker.reconfigure(changes)
             self._residency.watch_idleness(slot)
+        self._residency.share_memory()
         self._changes.tell()
 
     async def close(self, deadline: float) -> None:

@@ -217,7 +217,7 @@ class Replicas(Stages):
 
     def load_weights(self, memory_bytes: int | None) -> None:
         """`memory_bytes` is this machine's, shared by the replicas here."""
-        self._memory = self._share(memory_bytes)
+        self._memory = None if memory_bytes is None else memory_bytes // max(1, self._here)
         for seat in self.seats:
             seat.worker.load_weights(self._memory_of(seat))
 
@@ -257,7 +257,7 @@ class Replicas(Stages):
 
     def reconfigure(self, options: dict[str, object]) -> None:
         if isinstance(share := options.get("memory_bytes"), int):
-            self._memory = self._share(share)
+            self._memory = share // max(1, self._here)
         for seat in self.seats:
             own = {name: value for name, value in options.items() if name != "memory_bytes"}
             if seat.is_here and "memory_bytes" in options:
@@ -273,9 +273,6 @@ class Replicas(Stages):
         report = ErrorReport(kind="worker_died", message="The model was unloaded.")
         self._ending = self._ending or asyncio.create_task(self._end(report, deadline))
         await asyncio.shield(self._ending)
-
-    def _share(self, memory_bytes: int | None) -> int | None:
-        return None if memory_bytes is None else memory_bytes // max(1, self._here)
 
     def _memory_of(self, seat: Seat) -> int | None:
         """Memory limit of a replica. Elsewhere it is the operator's, or None for whatever is free there."""

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from pippin.catalog import Catalog, footprint
-from pippin.config.accelerator import memory_budget
+from pippin.config.accelerator import told_budget
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from pippin.core import parameters as p
@@ -659,7 +659,7 @@ class Service:
 
 def open_service(options: ServerOptions, catalog: Catalog, waiting: list[Child]) -> Service:
     """A service over real worker processes, of which those that are `waiting` for a model are used first."""
-    pool = Pool(options, catalog, footprint, memory_budget(options), waiting=waiting)
+    pool = Pool(options, catalog, footprint, told_budget(options), waiting=waiting)
     return Service(options, catalog, pool)
 
 

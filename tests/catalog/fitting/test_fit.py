@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pippin.catalog import Catalog, default_roots, footprint, read_info
-from pippin.catalog.fitting import Source, measure, read_source, sequence_memory
+from pippin.catalog.fitting import Source, measure, read_source
 from pippin.catalog.footprint import KERNEL_DECODERS, context_bytes
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import ModelOptions, shared_out
 from pippin.config.options.server import ServerOptions
 from tests.engines.tiny_models import ARCHITECTURES
 
@@ -105,9 +105,9 @@ def test_a_configuration_that_does_not_tell_its_heads_is_told_without_its_contex
 
 
 def test_the_prefix_cache_has_its_share() -> None:
-    assert sequence_memory(1000, ModelOptions(prefix_cache=False)) == 1000
-    assert sequence_memory(1000, ModelOptions(cache_memory_percent=0.2)) == 800
-    assert sequence_memory(1000, ModelOptions(cache_memory_percent=0.9)) == 500
+    assert shared_out(1000, ModelOptions(prefix_cache=False))[0] == 1000
+    assert shared_out(1000, ModelOptions(cache_memory_percent=0.2))[0] == 800
+    assert shared_out(1000, ModelOptions(cache_memory_percent=0.9))[0] == 500
 
 
 @pytest.mark.model

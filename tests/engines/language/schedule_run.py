@@ -128,7 +128,7 @@ class Subject:
         if world.room is not None:
             limits.memory = world.room * limits.sequence_bytes(BLOCK)
         if world.tree is not None:
-            engine.prefixes.tree.resize(world.tree * limits.sequence_bytes(BLOCK))
+            engine.prefixes.resize(world.tree * limits.sequence_bytes(BLOCK))
         return engine
 
     def reference(self, world: World, adapter: str | None) -> Reference:

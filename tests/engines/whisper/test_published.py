@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Segment
+from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Transcribe
 from pippin.engines.encoding import cast_weights
 from pippin.engines.transcription import RATE, prepare_whisper, read_model, transcribe
@@ -42,7 +42,8 @@ def test_features_and_logits_are_those_of_transformers(written: Path, name: str)
 
     oracle = np.load(written / name / "oracle.npz")
     model = read_model(written / name, name)
-    cast_weights(model, ModelOptions(dtype="float32"))
+    info = ModelInfo(id=name, kind="transcription")
+    cast_weights(model, WorkerSpec(info=info, threads=1, options={"dtype": "float32"}))
     found = log_mel_spectrogram(mx.array(oracle["samples"]), n_mels=model.dims.n_mels, padding=N_SAMPLES)
     features = pad_or_trim(found, N_FRAMES, axis=-2)
     # Logarithms of what is almost silent differ more than the rounding of float32.

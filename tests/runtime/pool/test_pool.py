@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed
 from pippin.core.tasks import Tokenize
@@ -511,9 +512,25 @@ def test_statistics_caches_and_options_reach_the_worker() -> None:
         assert stage.launcher.last("a").cleared == 1
         stage.catalog.changed["a"] = ModelOptions(idle_timeout=5.0)
         await stage.pool.adopt(stage.options)
-        assert stage.launcher.last("a").changes[-1] == {"idle_timeout": 5.0}
+        assert {"idle_timeout": 5.0} in stage.launcher.last("a").changes
         await stage.clock.advance(6)
         assert stage.state("a") == "unloaded"
+
+    play(scene)
+
+
+def test_a_lower_budget_and_a_models_own_bound_reach_the_workers_at_once() -> None:
+    async def scene() -> None:
+        stage = Stage(memory=1000 * MIB)
+        stage.catalog.changed["b"] = ModelOptions(memory_bytes=900 * MIB)
+        await stage.use("a")
+        await stage.use("b")
+        worker = {name: stage.launcher.last(name) for name in "ab"}
+        assert worker["b"].memory_bytes == 500 * MIB, "it says the most that b takes, and a has the rest"
+        stage.catalog.changed["b"] = ModelOptions(memory_bytes=150 * MIB)
+        await stage.pool.adopt(ServerOptions(memory_budget_gb=0.5))
+        assert worker["b"].changes == [{"memory_bytes": 150 * MIB}]
+        assert worker["a"].changes[-1] == {"memory_bytes": 250_000_000}
 
     play(scene)
 

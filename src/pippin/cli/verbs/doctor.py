@@ -135,9 +135,8 @@ def panics(folders: Iterable[Path], now: float | None = None) -> Iterator[Findin
 
 def _names_the_gpu(report: Path) -> bool:
     with contextlib.suppress(OSError), report.open("rb") as file:
-        words, *_ = file.read(REPORT_BYTES).split(
-            b"loaded kexts"
-        )  # a GPU's driver is one of them in any case
+        # A GPU's driver is one of them in any case.
+        words, *_ = file.read(REPORT_BYTES).split(b"loaded kexts")
         return any(word in words for word in (b"IOGPU", b"AGX", b"completeMemory"))
     return False
 

@@ -138,7 +138,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wired_limit_gb: Annotated[
         AboveZero | None,
         about(
-            "Memory that a language model wires on Metal, in GB, within its share. Not set wires the "
+            "Memory that a model wires on Metal, in GB, within its share. Not set wires the "
             "weights where they take half of the GPU's memory and leave 35 % of the machine's: more made macOS panic."
         ),
     ] = None
@@ -296,3 +296,13 @@ def asked_type(options: ModelOptions) -> WeightsType:
 def cache_bits(options: ModelOptions) -> tuple[int | None, int | None]:
     """Bits of keys and of values in the KV cache; None for what is not quantised."""
     return options.kv_key_bits or options.kv_bits, options.kv_value_bits or options.kv_bits
+
+
+def shared_out(free: int, options: ModelOptions) -> tuple[int, int]:
+    """Of the bytes that weights leave, those for running sequences and those for the prefix cache."""
+    if not options.prefix_cache:
+        return free, 0
+    wanted = options.cache_memory_mb
+    prefixes = int(free * options.cache_memory_percent) if wanted is None else wanted * 2**20
+    prefixes = min(prefixes, free // 2 if wanted is None else free)
+    return max(free - prefixes, free // 8), prefixes

@@ -20,8 +20,6 @@ import mlx.core as mx
 import msgspec
 
 from pippin.config.errors import install_command
-from pippin.config.options.model import ModelOptions
-from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Picture, PicturesDone, Usage
 from pippin.core.models import ModelInfo, WorkerSpec
@@ -30,7 +28,7 @@ from pippin.core.tasks import GenerateImages, Task
 from pippin.engines import pictures
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
-from pippin.engines.device import configure, decide, find_facts
+from pippin.engines.device import loading
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -159,7 +157,6 @@ class ImagePreparer:
 
     def __init__(self, spec: WorkerSpec, classes: Classes) -> None:
         self.info: ModelInfo = spec.info
-        self.options = convert(spec.options, ModelOptions)
         self.classes = classes
         self._negative = classes.can("negative_prompt")
         self._strength = classes.can("strength")
@@ -291,9 +288,9 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     assert isinstance(preparer, ImagePreparer)
 
     def load() -> Pipeline:
-        configure(decide(find_facts(), preparer.options))
         try:
-            return Pipeline(Path(spec.info.path or ""), preparer.classes)
+            with loading(spec):
+                return Pipeline(Path(spec.info.path or ""), preparer.classes)
         except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
             message = f"mlx-vlm cannot load {spec.info.id!r}: {type(error).__name__}: {str(error)[:300]}"
             raise ServerError("load_failed", message) from error

@@ -18,8 +18,6 @@ import numpy as np
 from huggingface_hub.errors import LocalEntryNotFoundError
 from msgspec import Struct
 
-from pippin.config.options.model import ModelOptions
-from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, SpeechChunk, Spoken, Usage, Voices
 from pippin.core.models import Companion, ModelInfo, WorkerSpec
@@ -253,11 +251,10 @@ open_preparer = SpeechPreparer
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[SpeechModel]:
     assert isinstance(preparer, SpeechPreparer)
-    options = convert(spec.options, ModelOptions)
 
     def load() -> SpeechModel:
         model = load_speaker(spec.info)
-        cast_weights(model, options)
+        cast_weights(model, spec)
         preparer.rate = int(getattr(model, "sample_rate", None) or RATE)
         return SpeechModel(model, keywords_of(model))
 

@@ -85,8 +85,9 @@ class RankGroup(Stages):
 
     def load_weights(self, memory_bytes: int | None) -> None:
         """`memory_bytes` is this machine's; ranks elsewhere take what is free there."""
+        share = None if memory_bytes is None else memory_bytes // max(1, len(self._near))
         for each in self._ranks:
-            each.load_weights(self._share(memory_bytes) if each in self._near else None)
+            each.load_weights(share if each in self._near else None)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         self._leader.clear_cache(prefixes_only=prefixes_only, disk=disk)
@@ -94,7 +95,7 @@ class RankGroup(Stages):
     def reconfigure(self, options: dict[str, object]) -> None:
         """Rank 0 forwards it to the others."""
         if isinstance(share := options.get("memory_bytes"), int):
-            options = {**options, "memory_bytes": self._share(share)}
+            options = {**options, "memory_bytes": share // max(1, len(self._near))}
         self._leader.reconfigure(options)
 
     async def stats(self) -> EngineStats:
@@ -114,9 +115,6 @@ class RankGroup(Stages):
         report = ErrorReport(kind="worker_died", message="The model was unloaded.")
         self._ending = self._ending or asyncio.create_task(self._end(report, deadline))
         await asyncio.shield(self._ending)
-
-    def _share(self, memory_bytes: int | None) -> int | None:
-        return None if memory_bytes is None else memory_bytes // max(1, len(self._near))
 
     async def _begin(self) -> None:
         """Resolve both stages of the load, each once all ranks have reached it."""

@@ -157,8 +157,8 @@ def test_each_option_sets_the_budget() -> None:
         allocator_cache=0,
         memory_limit=10**9,
     )
-    assert share_memory(plan, ModelOptions(cache_memory_mb=7), 0).prefixes == 7 * 2**20
-    assert share_memory(plan, ModelOptions(cache_memory_percent=0.3), 0).prefixes == 3 * 10**8
+    assert share_memory(plan.memory_limit, ModelOptions(cache_memory_mb=7), 0).prefixes == 7 * 2**20
+    assert share_memory(plan.memory_limit, ModelOptions(cache_memory_percent=0.3), 0).prefixes == 3 * 10**8
     assert size("cache_memory_mb", "7340032").options == {"cache_memory_mb": 7}
 
 

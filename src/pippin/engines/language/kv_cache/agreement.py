@@ -51,14 +51,10 @@ def in_float32(model: nn.Module) -> Iterator[None]:
     ):
         yield
         return
-    changes = [(each, "__call__", _widened) for each in EMBEDDINGS]
+    changes = [(each, "__call__", lambda own: lambda *x: own(*x).astype(mx.float32)) for each in EMBEDDINGS]
     changes += [(each, name, partial(_rounded_from, most)) for each, name in PROJECTIONS]
     with replaced(*changes):
         yield
-
-
-def _widened(embed: Any) -> Any:
-    return lambda self, tokens: embed(self, tokens).astype(mx.float32)
 
 
 def _rounded_from(most: int, project: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, Self
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -81,21 +82,13 @@ def regrouped(like: Iterable[Any], parts: Iterator[Any]) -> list[Any]:
 
 def arrays_of(caches: PromptCache) -> list[mx.array]:
     """What must be evaluated for a prompt's chunk to be computed."""
-    return [array for leaf in leaves(caches) if not is_unused(leaf) for array in _arrays(leaf.state)]
+    states = [leaf.state for leaf in leaves(caches) if not is_unused(leaf)]
+    return [array for _, array in tree_flatten(states) if isinstance(array, mx.array)]
 
 
 def is_unused(leaf: Any) -> bool:
     """Whether the model has written nothing there: layers of cross-attention have nothing where there is no picture."""
     return getattr(leaf, "keys", leaf) is None
-
-
-def _arrays(value: Any) -> Iterator[mx.array]:
-    # Not a closure that calls itself: such a cycle would hold the arrays, and MLX would copy what it could write into.
-    if isinstance(value, mx.array):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _arrays(item)
 
 
 @cache

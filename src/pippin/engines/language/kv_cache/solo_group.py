@@ -6,6 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_map
 from msgspec import Struct
 
 from pippin.engines.language.kv_cache.kinds import base as sizes
@@ -119,7 +120,7 @@ def _copy_of(leaf: Any) -> Any:
     """One layer's cache, where that is no list of several."""
     # Not by `from_state`, which is not alike in all classes, and forgets in some what is not an array.
     found = copy(leaf)
-    values = {name: _listed(value) for name, value in vars(leaf).items()}
+    values = {name: tree_map(_owned, value) for name, value in vars(leaf).items()}
     if hasattr(type(leaf), "step"):
         values.pop("step", None)  # the size of the prompt, by which a sequence does not grow
         vars(found).pop("step", None)
@@ -127,14 +128,8 @@ def _copy_of(leaf: Any) -> Any:
     return found
 
 
-def _listed(value: Any) -> Any:
-    match value:
-        case mx.array():
-            return value[:] if value.ndim else value
-        case list():
-            return [_listed(item) for item in value]
-        case tuple():
-            return tuple(_listed(item) for item in value)
-        case dict():
-            return {name: _listed(item) for name, item in value.items()}
+def _owned(value: Any) -> Any:
+    """An array of a cache, another cache within it, or what both may share."""
+    if isinstance(value, mx.array):
+        return value[:] if value.ndim else value
     return _copy_of(value) if hasattr(value, "update_and_fetch") else value

@@ -8,11 +8,11 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
 
 from pippin.engines.device import require_sound_device
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache.agreement import FAILURES
+from pippin.engines.language.kv_cache.layout import arrays_of
 from pippin.engines.language.vision.media import WholePrompt, text_prompt
 from pippin.engines.language.vision.model import ModuleState, on_device, refusal
 
@@ -104,9 +104,7 @@ class AutoregressiveModel:
         cache = make_prompt_cache(self.inner.language_model)
         with closing(self._steps(self._sample, max_tokens=1, temperature=0.0, prompt_cache=cache)) as steps:
             next(steps)
-        leaves = (leaf for _, leaf in tree_flatten([each.state for each in cache]))
-        held = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, mx.array))
-        return -(-held // int(self._sample.ids.size))
+        return -(-sum(array.nbytes for array in arrays_of(cache)) // int(self._sample.ids.size))
 
     def settle(self) -> None:
         """Compute all arrays of the model, so that another thread may use it."""

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
-import msgspec
 
 from pippin.config.verified import keep_agreement
 from pippin.core.errors import ServerError
@@ -117,7 +116,7 @@ def _around(loaded: LoadedModel, asked: Asked, batching: Batching, steering: Ste
     most = None if plan.largest_array is None else batching.layout.most_bytes(plan.largest_array)
 
     def share(memory: int) -> MemoryShares:
-        return share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size, most)
+        return share_memory(min(memory, plan.most_memory), options, size, most)
 
     shares = share(plan.memory_limit)
     limits = limits_of(asked, batching, shares.sequences)

@@ -648,6 +648,14 @@ class PrefixCache:
         if self._disk is not None and node is not None:
             self._disk.unwritten.append((node, True))
 
+    def resize(self, limit: int) -> None:
+        """Hold at most `limit` bytes from now on. What small arrays take of the limit depends on it."""
+        for node in self.tree.nodes:
+            node.block_bytes = self._layout.held_bytes(node.block, limit)
+            node.snapshot_bytes = self._layout.held_bytes(snapshot_arrays(node.snapshot or ()), limit)
+        self.tree.bytes = sum(node.bytes for node in self.tree.nodes)
+        self.tree.resize(limit)
+
     def block_end(self, length: int) -> int:
         """How many of the first `length` tokens of a sequence can be kept."""
         return length // self.block_tokens * self.block_tokens

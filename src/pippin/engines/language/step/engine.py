@@ -449,7 +449,7 @@ class LanguageEngine:
 
     def resize(self, shares: MemoryShares) -> None:
         self.lifecycle.resize(shares.sequences)
-        self.prefixes.tree.resize(shares.prefixes)
+        self.prefixes.resize(shares.prefixes)
 
     def close(self) -> None:
         for request in self.lifecycle.live:

@@ -18,7 +18,7 @@ from pippin.engines.device import require_sound_device
 from pippin.engines.language.kv_cache.agreement import FAILURES, difference, in_float32, tolerance
 from pippin.engines.language.vision.media import JointTokens, WholePrompt
 from pippin.engines.language.vision.model import VisionModel, embedded
-from pippin.engines.language.vision.trial import logits_by_engine
+from pippin.engines.language.vision.trial import compile_pass, logits_by_engine
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +78,7 @@ def _is_faithful(
             found = logits_by_engine(model, tuple(placed), media, before=partial(_leave, model, left))
             if not difference(found - mx.logsumexp(found), expected) < tolerance(found):
                 return False
+    compile_pass(model, tuple(placed), media)
     return True
 
 

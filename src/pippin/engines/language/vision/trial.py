@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_flatten
 
 from pippin.core.errors import ServerError
 from pippin.engines.device import require_sound_device
-from pippin.engines.language.kv_cache.agreement import FAILURES, difference, in_float32, tolerance
+from pippin.engines.language.kv_cache.agreement import FAILURES, difference, in_float32, is_wide, tolerance
 from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia, WholePrompt
 from pippin.engines.language.vision.model import VisionModel, embedded
@@ -87,7 +88,15 @@ def _differences(
             model.bidirectional = modalities
             logits = logits_by_engine(model, tokens, PromptMedia((placed,)))
             found.append((difference(logits, expected), len(modalities), modalities))
+    compile_pass(model, tokens, PromptMedia((placed,)))
     return expected, found
+
+
+def compile_pass(model: VisionModel, tokens: tuple[int, ...], media: PromptMedia) -> None:
+    """Compute a prompt, tried in float32, in the types that the model serves in: a GPU compiles for each of them, for
+    which the first client's picture would wait."""
+    if not is_wide(*(array for _, array in tree_flatten(model.parameters()))):
+        mx.eval(logits_by_engine(model, tokens, media))
 
 
 def logits_by_library(model: VisionModel, tokens: tuple[int, ...], placed: PlacedMedium) -> mx.array:
