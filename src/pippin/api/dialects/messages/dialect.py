@@ -505,7 +505,7 @@ class MessagesDialect(Dialect[MessageShape]):
         reader = MessagesReader()
         reader.system(fields.system or [])
         reader.read(fields.messages)
-        if not reader.messages:
+        if all(message.role == "system" for message in reader.messages):
             raise invalid("messages", "must hold something that a model here can read.")
         given = changed_tools(fields.tools or [], reader.changes)
         toolbox = toolbox_of(given, searches=context.searches)

@@ -13,8 +13,16 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.body_types import read_as
-from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.api.dialects.shared.tools import Domains, Location, ToolName, client_tools, place_of_search, wish
+from pippin.api.dialects.shared.fields import Unused, convert, invalid, unsupported
+from pippin.api.dialects.shared.tools import (
+    Domains,
+    Location,
+    ToolName,
+    arguments_schema,
+    client_tools,
+    place_of_search,
+    wish,
+)
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 
 MAX_TOOLS: Final = 1024
@@ -212,8 +220,8 @@ def _tools(spec: dict[str, Any], param: str) -> Iterator[Tool]:
     kind = spec.get("type")
     if spec.get("input_schema") is not None or not isinstance(kind, str) or kind == "custom":
         tool = convert(spec, ToolSpec, param)
-        check_depth(tool.input_schema, f"{param}.input_schema")
-        yield Tool(tool.name, tool.description, tool.input_schema, bool(tool.strict))
+        schema = arguments_schema(tool.input_schema, f"{param}.input_schema")
+        yield Tool(tool.name, tool.description, schema, bool(tool.strict))
     elif family := CLIENT_TOOLSET.fullmatch(kind):
         members = client_tools(__name__)[family[1]]
         configs = convert(spec, ClientToolset, param).configs or {}

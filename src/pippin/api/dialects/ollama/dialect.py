@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -143,7 +144,9 @@ class OllamaEncoder(Encoder):
             AnswerMessage(content=choice.text("text"), thinking=thought or UNSET, tool_calls=calls or UNSET)
         )
         if self._shape.logprobs:
-            line.logprobs = shared.logprobs_of(choice.tokens("text"))
+            kinds = ("text", "reasoning") if self._shape.thinking else ("text",)
+            shown = (part.tokens for part in choice.parts if part.kind in kinds)
+            line.logprobs = shared.logprobs_of(chain.from_iterable(shown))
         return msgspec.json.encode(self._ended(line, choice.finished or Finished(0, "stop")))
 
     def _delta(self, delta: PartDelta) -> bytes:
@@ -420,9 +423,9 @@ class OllamaGenerateDialect(_OllamaDialect):
             raise invalid("prompt", "must not be empty.")
         model = model_of(fields.model)
         if fields.raw or fields.suffix:
-            if fields.system or fields.images:
-                name = "system" if fields.system else "images"
-                raise invalid(name, "needs the chat template; leave out `raw` and `suffix`.")
+            for name in ("system", "images", "think"):
+                if getattr(fields, name):
+                    raise invalid(name, "needs the chat template; leave out `raw` and `suffix`.")
             request = GenerationRequest(model=model, prompt=fields.prompt, suffix=fields.suffix or None)
             # A raw prompt has no turns to drop.
             request = replace(with_fields(request, fields), overflow=None)

@@ -190,7 +190,7 @@ def _read(
     if (conversation := conversation_of(fields)) is not None:
         reader.read(history.conversation(conversation), "conversation")
     reader.read(given)
-    return reader, toolbox_of((fields.tools or []) + reader.tools, searches=context.searches)
+    return reader, toolbox_of(fields.tools or [], reader.tools, searches=context.searches)
 
 
 def _configured(fields: ResponsesBody, reader: ItemsReader) -> ResponsesBody:

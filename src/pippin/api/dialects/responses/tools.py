@@ -12,11 +12,12 @@ from msgspec import Struct
 
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.engine_fields import TextFormat
-from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
+from pippin.api.dialects.shared.fields import Unused, convert, invalid, unsupported
 from pippin.api.dialects.shared.tools import (
     McpTool,
     SearchTool,
     ToolName,
+    arguments_schema,
     client_tools,
     place_of_search,
     toolset_of,
@@ -111,8 +112,13 @@ def flat_name(name: str, namespace: str | None) -> str:
     return namespace + name if namespace.endswith(SEPARATOR) else f"{namespace}{SEPARATOR}{name}"
 
 
-def toolbox_of(given: list[dict[str, Any]], *, searches: bool) -> Toolbox:
-    """`searches`: the operator names what searches the web."""
+def toolbox_of(
+    given: list[dict[str, Any]], added: list[dict[str, Any]] | None = None, *, searches: bool
+) -> Toolbox:
+    """The tools of a request, and those `added` by items, which replace others of the same name. `searches`: the
+    operator names what searches the web."""
+    own = len(given)
+    given = given + (added or [])
     if len(given) > MAX_TOOLS:
         raise invalid("tools", f"must hold at most {MAX_TOOLS} tools.")
     tools: dict[str, Tool] = {}
@@ -130,6 +136,8 @@ def toolbox_of(given: list[dict[str, Any]], *, searches: bool) -> Toolbox:
             toolsets.append(toolset_of(convert(spec, McpTool, at), at))
             continue
         for tool, origin in _tools_of(spec, at, left_out):
+            if number < own and tool.name in tools:
+                raise invalid(f"{at}.name", "is the name of an earlier tool too; give each its own.")
             tools[tool.name] = tool
             origins[tool.name] = origin
     return Toolbox(tuple(tools.values()), origins, tuple(toolsets), search, tuple(left_out))
@@ -141,10 +149,9 @@ def _tools_of(
     match spec.get("type"):
         case "function":
             function = convert(spec, FunctionSpec, param)
-            if function.parameters is not None:
-                check_depth(function.parameters, f"{param}.parameters")
+            schema = arguments_schema(function.parameters, f"{param}.parameters")
             name = flat_name(function.name, namespace)
-            tool = Tool(name, function.description, function.parameters, bool(function.strict))
+            tool = Tool(name, function.description, schema, bool(function.strict))
             return [(tool, ToolOrigin("function", function.name, namespace))]
         case "custom":
             return [_custom(spec, param, namespace)]
