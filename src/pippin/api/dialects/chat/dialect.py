@@ -475,9 +475,6 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
     ] = None
 
 
-NO_SEARCH: Final = "nothing here searches the web; give the model a tool, or an MCP server."
-
-
 class ChatDialect(shared.OpenAIErrors, Dialect[ChatShape]):
     name = "chat_completions"
     path = "/chat/completions"
@@ -500,7 +497,10 @@ class ChatDialect(shared.OpenAIErrors, Dialect[ChatShape]):
         request = request_of(fields)
         if fields.web_search_options is not None:
             if not context.searches:
-                raise unsupported("web_search_options", NO_SEARCH)
+                raise unsupported(
+                    "web_search_options",
+                    "nothing here searches the web; give the model a tool, or an MCP server.",
+                )
             request = replace(request, web_search=fields.web_search_options.wanted)
         return Decoded(
             requests=(request,),

@@ -14,7 +14,7 @@ from pippin.api.dialects.messages.content import MessageParam, MessagesReader
 from pippin.api.dialects.messages.tools import (
     SEPARATOR,
     ChoiceSpec,
-    GivenTool,
+    GivenTools,
     changed_tools,
     families_of,
     tool_choice_of,
@@ -463,7 +463,7 @@ class MessagesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     system: Annotated[str | list[dict[str, Any]] | None, Meta(description="Text, or text blocks.")] = None
     stop_sequences: Annotated[shared.StopTexts | None, Meta(description="Texts that end the answer.")] = None
     stream: Annotated[bool | None, Meta(description="Send events as they happen.")] = None
-    tools: Annotated[list[GivenTool] | None, Meta(description="Tools that may be called.")] = None
+    tools: Annotated[GivenTools | None, Meta(description="Tools that may be called.")] = None
     tool_choice: Annotated[
         ChoiceSpec | None, Meta(description="Which tools may or must be called, and whether one at a time.")
     ] = None

@@ -25,7 +25,6 @@ from pippin.api.dialects.shared.tools import (
 )
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 
-MAX_TOOLS: Final = 1024
 TOOLSET: Final = "mcp_toolset"
 CLIENT_TOOLSET: Final = re.compile(r"(browser|computer)_toolset_\d+")
 SEPARATOR: Final = "__"
@@ -120,6 +119,7 @@ class ToolChange(Struct, kw_only=True):
 
 
 GivenTool = Annotated[dict[str, Any], read_as(ToolSpec, ToolsetSpec, ClientTool, ClientToolset, SearchSpec)]
+GivenTools = Annotated[list[GivenTool], Meta(max_length=1024)]
 
 
 class ChoiceSpec(Struct, kw_only=True):
@@ -146,8 +146,6 @@ class Toolbox:
 
 def toolbox_of(given: list[dict[str, Any]], *, searches: bool) -> Toolbox:
     """`searches`: the operator names what searches the web."""
-    if len(given) > MAX_TOOLS:
-        raise invalid("tools", f"must hold at most {MAX_TOOLS} tools.")
     tools: list[Tool] = []
     toolsets: list[Toolset] = []
     left_out: list[str] = []

@@ -23,7 +23,7 @@ from pippin.api.dialects.responses.answer import (
     usage_of,
 )
 from pippin.api.dialects.responses.items import Item, ItemsReader
-from pippin.api.dialects.responses.tools import GivenChoice, GivenTool, Toolbox, tool_choice_of, toolbox_of
+from pippin.api.dialects.responses.tools import GivenChoice, GivenTools, Toolbox, tool_choice_of, toolbox_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.fields import called, convert, invalid, unsupported
@@ -94,7 +94,7 @@ class ResponsesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     background: Annotated[bool | None, Meta(description="Answer at once, run on; poll for it.")] = None
     stream: Annotated[bool | None, Meta(description="Send events as they happen.")] = None
     include: Annotated[tuple[Include, ...] | None, Meta(description="More to put into the answer.")] = None
-    tools: Annotated[list[GivenTool] | None, Meta(description="Tools that may be called.")] = None
+    tools: Annotated[GivenTools | None, Meta(description="Tools that may be called.")] = None
     tool_choice: Annotated[GivenChoice, Meta(description="Which tools may, must or must not be called.")] = (
         None
     )

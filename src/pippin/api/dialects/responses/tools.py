@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.engine_fields import TextFormat
@@ -34,7 +34,6 @@ CUSTOM_INPUT: Final[dict[str, Any]] = {
     "additionalProperties": False,
 }
 SEPARATOR: Final = "__"
-MAX_TOOLS: Final = 1024
 
 
 class Described(Struct, kw_only=True):
@@ -79,6 +78,7 @@ class AllowedToolsChoice(Struct, tag_field="type", tag="allowed_tools", kw_only=
 
 
 GivenTool = Annotated[dict[str, Any], read_as(FunctionSpec, CustomSpec, NamespaceSpec, McpTool)]
+GivenTools = Annotated[list[GivenTool], Meta(max_length=1024)]
 GivenChoice = Annotated[str | dict[str, Any] | None, read_as(AllowedToolsChoice, Named)]
 
 
@@ -119,8 +119,6 @@ def toolbox_of(
     operator names what searches the web."""
     own = len(given)
     given = given + (added or [])
-    if len(given) > MAX_TOOLS:
-        raise invalid("tools", f"must hold at most {MAX_TOOLS} tools.")
     tools: dict[str, Tool] = {}
     origins: dict[str, ToolOrigin] = {}
     left_out: list[str] = []
