@@ -134,35 +134,7 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
     )
     reader.start()
     try:
-        check_files(spec)
-        if spec.rank is not None:
-            choose_gpu(spec.rank)
-        keep_file_limit()
-        kind = import_kind(spec)
-        preparer: Preparer = kind.open_preparer(spec)
-        gc.freeze()  # modules and the tokenizer, which stay
-        gc.enable()
-        if spec.info.kind != "scripted":
-            from pippin.engines.language.template.template import MOST_SECONDS, WATCH
-
-            # End this process if a rendering outlasts its own limit by far; another one is started then.
-            WATCH.begin(3 * MOST_SECONDS)
-        preparation.begin(preparer, loop.prepared, loop.wants)
-        link.send(Stage("prompt", preparer.info, resident_bytes()))
-        admission = loop.admission()
-        if admission is None:
-            return 0
-        spec = msgspec.structs.replace(spec, memory_bytes=admission.memory_bytes)
-        if spec.rank is not None:
-            return run_rank(spec, kind, preparer, loop, link)
-        progress = _progress(link)
-        progress(0, spec.info.size_bytes, "weights")
-        engine: Engine = kind.open_engine(spec, preparer, progress)
-        give_memory_back()
-        gc.freeze()  # the engine stays, too: looking through it takes as long as several steps
-        footprint = max(resident_bytes(), engine.stats().active_bytes)
-        link.send(Stage("weights", preparer.info, footprint))
-        return serve(loop, engine, link)
+        return load_and_serve(spec, link, loop, preparation)
     except LinkLost:
         return 0
     except ServerError as error:  # its message says what is wrong
@@ -181,8 +153,41 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
     return LOAD_FAILED
 
 
+def load_and_serve(spec: WorkerSpec, link: WorkerLink, loop: StepLoop, preparation: Preparation) -> int:
+    """Load the model in its stages, tell each, and serve it until the server ends this process."""
+    check_files(spec)
+    if spec.rank is not None:
+        choose_gpu(spec.rank)
+    keep_file_limit()
+    kind = import_kind(spec)
+    preparer: Preparer = kind.open_preparer(spec)
+    gc.freeze()  # modules and the tokenizer, which stay
+    gc.enable()
+    if spec.info.kind != "scripted":
+        from pippin.engines.language.template.template import MOST_SECONDS, WATCH
+
+        # End this process if a rendering outlasts its own limit by far; another one is started then.
+        WATCH.begin(3 * MOST_SECONDS)
+    preparation.begin(preparer, loop.prepared, loop.wants)
+    link.send(Stage("prompt", preparer.info, resident_bytes()))
+    admission = loop.admission()
+    if admission is None:
+        return 0
+    spec = msgspec.structs.replace(spec, memory_bytes=admission.memory_bytes)
+    if spec.rank is not None:
+        return run_rank(spec, kind, preparer, loop, link)
+    progress = _progress(link)
+    progress(0, spec.info.size_bytes, "weights")
+    engine: Engine = kind.open_engine(spec, preparer, progress)
+    give_memory_back()
+    gc.freeze()  # the engine stays, too: looking through it takes as long as several steps
+    footprint = max(resident_bytes(), engine.stats().active_bytes)
+    link.send(Stage("weights", preparer.info, footprint))
+    return serve(loop, engine, link)
+
+
 def run_rank(spec: WorkerSpec, kind: ModuleType, preparer: Preparer, loop: StepLoop, link: WorkerLink) -> int:
-    """The part of `run` from the weights on, for a rank of a group: rank 0 serves, the others follow it."""
+    """The part of `load_and_serve` from the weights on, for a rank of a group: rank 0 serves, the others follow it."""
     assert spec.rank is not None
     if not hasattr(kind, "open_rank"):
         message = f"{spec.info.id!r} is no language model: it runs in one process. Start it without ranks."

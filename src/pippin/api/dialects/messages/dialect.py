@@ -502,11 +502,7 @@ class MessagesDialect(Dialect[MessageShape]):
         engine.check_unsummarised(fields)
         if fields.max_tokens is None and not self._counting:
             raise invalid("max_tokens", "is required.")
-        reader = MessagesReader()
-        reader.system(fields.system or [])
-        reader.read(fields.messages)
-        if all(message.role == "system" for message in reader.messages):
-            raise invalid("messages", "must hold something that a model here can read.")
+        reader = _read(fields)
         given = changed_tools(fields.tools or [], reader.changes)
         toolbox = toolbox_of(given, searches=context.searches)
         search = toolbox.search
@@ -576,6 +572,16 @@ def _check_compaction(fields: MessagesBody) -> None:
     for name, value in given.items():
         if value:
             raise invalid(name, "can't be combined with `compaction`.")
+
+
+def _read(fields: MessagesBody) -> MessagesReader:
+    """The conversation, of which something is left that models here can read."""
+    reader = MessagesReader()
+    reader.system(fields.system or [])
+    reader.read(fields.messages)
+    if all(message.role == "system" for message in reader.messages):
+        raise invalid("messages", "must hold something that a model here can read.")
+    return reader
 
 
 def _pins(
