@@ -82,7 +82,7 @@ def _facts(fit: "Fit") -> dict[str, object]:
     "recommend",
     argument("--for", dest="purpose", choices=PURPOSES, default="chat", help="its use (default: chat)"),
     number(
-        "--memory", least=0.1, kind=float, metavar="GB", help="for a machine with so much memory for models"
+        "--memory", least=0.1, kind=float, metavar="GB", help="for a machine with so much of it for models"
     ),
     JSON,
     of_catalog,

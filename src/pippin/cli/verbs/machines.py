@@ -41,10 +41,7 @@ WORKING: Final = (
     argument("--port", type=int, default=6379, help="of a new cluster (default: 6379)"),
     argument("--host", help="this machine's address, at which the others reach it"),
     number(
-        "--memory-gb",
-        least=0,
-        kind=float,
-        help="what replicas may take here (default: all but 2; 0: none run here)",
+        "--memory-gb", least=0, kind=float, help="what replicas may take (default: all but 2; 0: none run)"
     ),
     description=JOINING,
 )

@@ -606,12 +606,10 @@ def _continues(fields: MessagesBody, messages: tuple[Message, ...]) -> bool:
 
 
 def _own_formats(fields: MessagesBody) -> list[engine.Wanted]:
-    given = {"output_format": fields.output_format}
-    if fields.output_config is not None:
-        given = {"output_config.format": fields.output_config.format} | given
-    paths = {name: f"{name}.schema" for name in given}
+    config = fields.output_config or OutputConfig()
+    given = {"output_config.format": config.format, "output_format": fields.output_format}
     return [
-        engine.Wanted(name, engine.schema_format(each.schema, paths[name]), paths[name])
+        engine.Wanted(name, engine.schema_format(each.schema, f"{name}.schema"), f"{name}.schema")
         for name, each in given.items()
         if each is not None
     ]

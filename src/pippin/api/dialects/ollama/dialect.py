@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import chain
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -33,6 +32,7 @@ from pippin.core.events import (
     Finished,
     PartDelta,
     PartEnded,
+    PartKind,
     PartStarted,
     Token,
 )
@@ -144,9 +144,8 @@ class OllamaEncoder(Encoder):
             AnswerMessage(content=choice.text("text"), thinking=thought or UNSET, tool_calls=calls or UNSET)
         )
         if self._shape.logprobs:
-            kinds = ("text", "reasoning") if self._shape.thinking else ("text",)
-            shown = (part.tokens for part in choice.parts if part.kind in kinds)
-            line.logprobs = shared.logprobs_of(chain.from_iterable(shown))
+            kinds: tuple[PartKind, ...] = ("text", "reasoning") if self._shape.thinking else ("text",)
+            line.logprobs = shared.logprobs_of(choice.tokens(*kinds))
         return msgspec.json.encode(self._ended(line, choice.finished or Finished(0, "stop")))
 
     def _delta(self, delta: PartDelta) -> bytes:

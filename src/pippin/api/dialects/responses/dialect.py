@@ -190,7 +190,8 @@ def _read(
     if (conversation := conversation_of(fields)) is not None:
         reader.read(history.conversation(conversation), "conversation")
     reader.read(given)
-    return reader, toolbox_of(fields.tools or [], reader.tools, searches=context.searches)
+    own = fields.tools or []
+    return reader, toolbox_of(own + reader.tools, own=len(own), searches=context.searches)
 
 
 def _configured(fields: ResponsesBody, reader: ItemsReader) -> ResponsesBody:

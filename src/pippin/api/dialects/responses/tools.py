@@ -112,13 +112,9 @@ def flat_name(name: str, namespace: str | None) -> str:
     return namespace + name if namespace.endswith(SEPARATOR) else f"{namespace}{SEPARATOR}{name}"
 
 
-def toolbox_of(
-    given: list[dict[str, Any]], added: list[dict[str, Any]] | None = None, *, searches: bool
-) -> Toolbox:
-    """The tools of a request, and those `added` by items, which replace others of the same name. `searches`: the
-    operator names what searches the web."""
-    own = len(given)
-    given = given + (added or [])
+def toolbox_of(given: list[dict[str, Any]], *, own: int, searches: bool) -> Toolbox:
+    """The first `own` tools are the request's; those after them came with items, and replace others of the same name.
+    `searches`: the operator names what searches the web."""
     tools: dict[str, Tool] = {}
     origins: dict[str, ToolOrigin] = {}
     left_out: list[str] = []
