@@ -36,7 +36,7 @@ class CompletedPart(Struct, kw_only=True):
 
 class CompletedChoice(Struct, kw_only=True):
     parts: list[CompletedPart] = field(default_factory=list)
-    finished: Finished | None = None
+    finished: Finished = Finished(0, "stop")  # until the one that ends the choice
 
     def text(self, kind: PartKind) -> str:
         return "".join(part.gap + part.text for part in self.parts if part.kind == kind)

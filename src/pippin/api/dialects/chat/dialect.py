@@ -160,7 +160,7 @@ class ChatEncoder(shared.ChunkEncoder, Encoder):
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         [completion] = completions
-        finished = [choice.finished for choice in completion.choices if choice.finished is not None]
+        finished = [choice.finished for choice in completion.choices]
         return _encode(
             ChatCompletion(
                 **self._about,
@@ -258,7 +258,7 @@ class ChatEncoder(shared.ChunkEncoder, Encoder):
         logprobs = None
         if self._shape.logprobs:
             logprobs = shared.LogprobsBody(content=shared.logprobs_of(choice.tokens("text")))
-        reason = choice.finished.reason if choice.finished is not None else "stop"
+        reason = choice.finished.reason
         return AnswerChoice(index=number, message=message, logprobs=logprobs, finish_reason=reason)
 
 

@@ -279,7 +279,7 @@ class GeminiEncoder(Encoder):
         candidates, finished = list[Candidate](), list[Finished]()
         for index, choice in enumerate(completions[0].choices):
             reader = self._readers[index]
-            finished.append(choice.finished or Finished(index, "stop"))
+            finished.append(choice.finished)
             candidates.append(reader.ended(reader.read(*choice.events(index)), finished[-1]))
         return msgspec.json.encode(self._answer(candidates, finished))
 

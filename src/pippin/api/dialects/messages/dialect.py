@@ -263,12 +263,11 @@ class MessagesEncoder(Encoder):
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         choice = completions[0].choices[0]
-        finished = choice.finished or Finished(0, "stop")
         blocks = map(self._whole_block, choice.parts)
         content = [block for block in blocks if block is not None]
-        usage = usage_of(finished.usage, cached=self._shape.cached)
-        message = self._message(content, self._stop_of(finished), usage)
-        message.warnings = shared.warnings_of([finished])
+        usage = usage_of(choice.finished.usage, cached=self._shape.cached)
+        message = self._message(content, self._stop_of(choice.finished), usage)
+        message.warnings = shared.warnings_of([choice.finished])
         return msgspec.json.encode(message)
 
     def _begin(self, cached: int) -> bytes:

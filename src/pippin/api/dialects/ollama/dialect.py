@@ -146,7 +146,7 @@ class OllamaEncoder(Encoder):
         if self._shape.logprobs:
             kinds: tuple[PartKind, ...] = ("text", "reasoning") if self._shape.thinking else ("text",)
             line.logprobs = shared.logprobs_of(choice.tokens(*kinds))
-        return msgspec.json.encode(self._ended(line, choice.finished or Finished(0, "stop")))
+        return msgspec.json.encode(self._ended(line, choice.finished))
 
     def _delta(self, delta: PartDelta) -> bytes:
         kind = self._part.kind if self._part is not None else "text"

@@ -32,7 +32,6 @@ from pippin.api.dialects.shared.tools import left_out
 from pippin.core.completion import Completion
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
-from pippin.core.events import Usage
 from pippin.core.requests import GenerationRequest, JsonObject
 from pippin.service.summaries import summary_request
 
@@ -325,12 +324,11 @@ class CompactionEncoder(Encoder):
             "encrypted_content": seal(choice.text("text").strip()),
         }
         kept = stored_items(self._kept, self._run.id, History().item)
-        usage = choice.finished.usage if choice.finished is not None else Usage()
         answer = CompactedConversation(
             id=response_id(self._run),
             created_at=self._run.created,
             output=[*kept, summary],
-            usage=usage_of(usage),
+            usage=usage_of(choice.finished.usage),
         )
         return msgspec.json.encode(answer)
 
