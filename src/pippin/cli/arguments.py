@@ -1,6 +1,7 @@
 """The argument parsers of the verbs: one with single-line errors, and one built from the options."""
 
 import argparse
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,11 +102,9 @@ def number(*names: str, least: float, kind: Callable[[str], float] = int, **how:
     """A number of this kind, from `least` on."""
 
     def read(text: str) -> float:
-        try:
+        with contextlib.suppress(ValueError):
             if least <= (given := kind(text)) < math.inf:
                 return given
-        except ValueError:
-            pass
         raise argparse.ArgumentTypeError(f"{text} is no {'whole ' if kind is int else ''}number from {least}")
 
     return argument(*names, type=read, **how)

@@ -10,18 +10,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from pippin.api.dialects.shared import tools as shared
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.engine_fields import TextFormat
 from pippin.api.dialects.shared.fields import Unused, convert, invalid, unsupported
-from pippin.api.dialects.shared.tools import (
-    McpTool,
-    SearchTool,
-    ToolName,
-    arguments_schema,
-    client_tools,
-    place_of_search,
-    toolset_of,
-)
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 from pippin.core.decoding import from_json
 
@@ -37,7 +29,7 @@ SEPARATOR: Final = "__"
 
 
 class Described(Struct, kw_only=True):
-    name: ToolName
+    name: shared.ToolName
     description: str | None = None
     defer_loading: Unused = None
 
@@ -67,7 +59,7 @@ class NamespaceSpec(Described, tag_field="type", tag="namespace", kw_only=True):
 
 
 class Named(Struct, kw_only=True):
-    name: ToolName
+    name: shared.ToolName
     type: str | None = None
     namespace: str | None = None
 
@@ -77,7 +69,7 @@ class AllowedToolsChoice(Struct, tag_field="type", tag="allowed_tools", kw_only=
     tools: list[dict[str, Any]]
 
 
-GivenTool = Annotated[dict[str, Any], read_as(FunctionSpec, CustomSpec, NamespaceSpec, McpTool)]
+GivenTool = Annotated[dict[str, Any], read_as(FunctionSpec, CustomSpec, NamespaceSpec, shared.McpTool)]
 GivenTools = Annotated[list[GivenTool], Meta(max_length=1024)]
 GivenChoice = Annotated[str | dict[str, Any] | None, read_as(AllowedToolsChoice, Named)]
 
@@ -119,15 +111,15 @@ def toolbox_of(given: list[dict[str, Any]], *, own: int, searches: bool) -> Tool
     origins: dict[str, ToolOrigin] = {}
     left_out: list[str] = []
     toolsets: list[Toolset] = []
-    searching = place_of_search(given) if searches else None
+    searching = shared.place_of_search(given) if searches else None
     search = None
     for number, spec in enumerate(given):
         at = f"tools[{number}]"
         if number == searching:
-            search = convert(spec, SearchTool, at).wanted
+            search = convert(spec, shared.SearchTool, at).wanted
             continue
         if spec.get("type") == "mcp":
-            toolsets.append(toolset_of(convert(spec, McpTool, at), at))
+            toolsets.append(shared.toolset_of(convert(spec, shared.McpTool, at), at))
             continue
         for tool, origin in _tools_of(spec, at, left_out):
             if number < own and tool.name in tools:
@@ -143,7 +135,7 @@ def _tools_of(
     match spec.get("type"):
         case "function":
             function = convert(spec, FunctionSpec, param)
-            schema = arguments_schema(function.parameters, f"{param}.parameters")
+            schema = shared.arguments_schema(function.parameters, f"{param}.parameters")
             name = flat_name(function.name, namespace)
             tool = Tool(name, function.description, schema, bool(function.strict))
             return [(tool, ToolOrigin("function", function.name, namespace))]
@@ -159,7 +151,7 @@ def _tools_of(
                 )
             ]
         case "local_shell" | "shell" | "apply_patch" as kind if namespace is None:
-            known = client_tools(__name__)[""][kind]
+            known = shared.client_tools(__name__)[""][kind]
             return [(Tool(kind, known.description, known.input_schema), ToolOrigin(kind, kind))]
         case str(kind):
             left_out.append(kind)
@@ -234,7 +226,7 @@ def _name_of(choice: dict[str, Any], param: str, toolbox: Toolbox) -> str | None
             if origin.name == named.name and origin.kind in ("function", "custom"):
                 return name
         raise invalid(f"{param}.name", "must be the name of a tool in `tools`.")
-    if isinstance(kind, str) and kind in client_tools(__name__)[""]:
+    if isinstance(kind, str) and kind in shared.client_tools(__name__)[""]:
         if kind not in toolbox.origins:
             raise invalid(f"{param}.type", "must be a tool that stands in `tools`.")
         return kind
