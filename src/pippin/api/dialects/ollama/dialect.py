@@ -142,8 +142,7 @@ class OllamaEncoder(Encoder):
             AnswerMessage(content=choice.text("text"), thinking=thought or UNSET, tool_calls=calls or UNSET)
         )
         if self._shape.logprobs:
-            thinking = self._shape.thinking
-            shown = choice.tokens("text", "reasoning") if thinking else choice.tokens("text")
+            shown = choice.tokens("text", "reasoning") if self._shape.thinking else choice.tokens("text")
             line.logprobs = shared.logprobs_of(shown)
         return msgspec.json.encode(self._ended(line, choice.finished))
 
