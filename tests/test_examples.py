@@ -24,6 +24,7 @@ SCRIPT = {
         },
         {"when": {"user": "Read the notes"}, "calls": [{"name": "list_files", "arguments": {}}]},
         {"when": {"tool_result": "rain in"}, "say": "Take an umbrella."},
+        {"when": {"user": "walk on the Moon"}, "say": "1969-07-20"},
         {"when": {"user": "two times two"}, "think": "Twice two.", "say": "Four."},
     ],
 }
@@ -39,7 +40,7 @@ SHOWN = {
     "responses.py": ["My name is Ada.", "What is my name?"],
     "speech.py": ["speech.wav: "],
     "structured_output.py": [" inhabitants"],
-    "structured_output.ipynb": ["yes", "country="],
+    "structured_output.ipynb": ["yes", "country=", "1969-07-20"],
     "tools.py": ["weather(", "-> rain in", "Take an umbrella."],
     "tour.ipynb": ["What is the capital of France?"],
     "transcription.py": ["text: ", "silence.wav"],

@@ -20,6 +20,7 @@ agent claude --server {NOBODY}
 bench --server {NOBODY}
 bench small.script.json --clients x
 bench small.script.json --dataset none.json
+bench small.script.json --requests 0
 completion ksh
 config set
 config show --config none.yaml
@@ -32,10 +33,12 @@ fit broken
 import none.gguf
 import notes.txt
 join --nothing
+join --memory-gb nan
 launch --port x
 list --nothing
 load x --server {NOBODY}
 logs
+logs --lines -1
 open --server {NOBODY}
 ps --server {NOBODY}
 pull
@@ -43,6 +46,8 @@ pull nothing
 pull org/none --offline
 pull org/none --retries x
 recommend --for x
+recommend --memory nan
+recommend --memory 0
 rm nothing
 rm org/none
 run nothing hello
@@ -50,6 +55,7 @@ run small --server {NOBODY} hello
 run small --json-schema {{ hello
 search
 search words --offline
+search words --limit 0
 serve --port x
 serve --config none.yaml
 serve --nothing
@@ -60,6 +66,7 @@ show org/none
 sevre
 stop
 stop --port 9
+stop --timeout nan
 verify none-such
 unload x --server {NOBODY}
 worker

@@ -63,7 +63,7 @@ class AskEncoder(Encoder):
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         [choice] = completions[0].choices
-        tokens = choice.finished.usage.completion_tokens if choice.finished is not None else 0
+        tokens = choice.finished.usage.completion_tokens
         return msgspec.json.encode(Reply(id=self._id, reply=choice.text("text"), tokens=tokens))
 
 

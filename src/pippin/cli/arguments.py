@@ -1,6 +1,8 @@
 """The argument parsers of the verbs: one with single-line errors, and one built from the options."""
 
 import argparse
+import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -94,6 +96,18 @@ def verb(
 def argument(*names: str, **how: Any) -> Part:
     """An argument, described as for argparse."""
     return methodcaller("add_argument", *names, **how)
+
+
+def number(*names: str, least: float, kind: Callable[[str], float] = int, **how: Any) -> Part:
+    """A number of this kind, from `least` on."""
+
+    def read(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if least <= (given := kind(text)) < math.inf:
+                return given
+        raise argparse.ArgumentTypeError(f"{text} is no {'whole ' if kind is int else ''}number from {least}")
+
+    return argument(*names, type=read, **how)
 
 
 def switch(*names: str, help: str) -> Part:

@@ -81,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     if not words:
         return _guarded(importlib.import_module("pippin.cli.welcome").run, "run", words)
+    if words[0] == "help" and len(words) > 1:
+        words = [*words[1:], "--help"]
     if words[0] in ("-h", "--help", "help"):
         print(overview())
         return 0

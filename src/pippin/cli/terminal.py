@@ -120,8 +120,7 @@ def _lines(title: str, write: Callable[[str], None], *, bytes_counted: bool) -> 
             return
         last, shown = now, (done, total, what)
         amount = f"{size(done)} of {size(total)}" if bytes_counted else f"{done} of {total}"
-        if not total:  # there is nothing to count
-            amount = ""
-        write(" ".join(filter(None, (title, amount, what))))
+        # Without a total there is nothing to count.
+        write(" ".join(filter(None, (title, amount if total else "", what))))
 
     return tell

@@ -36,13 +36,13 @@ class CompletedPart(Struct, kw_only=True):
 
 class CompletedChoice(Struct, kw_only=True):
     parts: list[CompletedPart] = field(default_factory=list)
-    finished: Finished | None = None
+    finished: Finished = Finished(0, "stop")  # until the one that ends the choice
 
     def text(self, kind: PartKind) -> str:
         return "".join(part.gap + part.text for part in self.parts if part.kind == kind)
 
-    def tokens(self, kind: PartKind) -> tuple[Token, ...]:
-        return tuple(token for part in self.parts if part.kind == kind for token in part.tokens)
+    def tokens(self, *kinds: PartKind) -> tuple[Token, ...]:
+        return tuple(token for part in self.parts if part.kind in kinds for token in part.tokens)
 
     def events(self, number: int) -> Iterator[PartStarted | PartDelta | PartEnded]:
         """The shortest stream of events that folds into the parts of this choice."""

@@ -159,6 +159,20 @@ class TestChat:
         assert first["logprob"] <= 0
         assert len(first["top_logprobs"]) == 2
 
+    @pytest.mark.parametrize("think", [None, False])
+    def test_a_stream_and_a_whole_answer_give_those_of_the_same_tokens(
+        self, address: str, think: bool | None
+    ) -> None:
+        def tokens(*, stream: bool) -> list[str]:
+            body = post(
+                address, "/api/chat", messages=[user("think")], logprobs=True, think=think, stream=stream
+            )
+            lines = map(json.loads, body.text.splitlines())
+            return [each["token"] for line in lines for each in line.get("logprobs", [])]
+
+        assert tokens(stream=False) == tokens(stream=True)
+        assert any("Four" in token for token in tokens(stream=True))
+
     def test_a_failing_stream_ends_in_an_error_that_the_client_raises(self, client: ollama.Client) -> None:
         with pytest.raises(ollama.ResponseError):
             list(client.chat(MODEL, [user("break")], stream=True))
@@ -205,6 +219,12 @@ class TestGenerate:
 
     def test_a_raw_prompt_is_given_as_it_is(self, client: ollama.Client) -> None:
         assert client.generate(MODEL, "a raw prompt", raw=True).response == "As it is."
+
+    @pytest.mark.parametrize("field", [{"raw": True}, {"suffix": "."}])
+    def test_thinking_needs_the_template(self, address: str, field: dict[str, Any]) -> None:
+        reply = post(address, "/api/generate", prompt="raw", think=True, **field)
+        assert reply.status_code == 400
+        assert "`think`" in reply.json()["error"]
 
     @pytest.mark.parametrize("path", ["/api/generate", "/api/chat"])
     def test_an_empty_one_loads_and_unloads_the_model(self, address: str, path: str) -> None:

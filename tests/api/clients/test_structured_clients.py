@@ -34,6 +34,13 @@ class Animal(BaseModel):
     legs: int = Field(ge=0, le=8)
 
 
+class ListedAnimal(Animal):
+    """Anthropic's client leaves the bounds of a number out of the schema that it sends, and then holds the answer to
+    them; it sends the values of a list."""
+
+    legs: Literal[2, 4]
+
+
 class Weather(BaseModel):
     """Tells the weather."""
 
@@ -256,9 +263,9 @@ def test_responses_follow_a_grammar(openai_client: OpenAI) -> None:
 @pytest.mark.long
 def test_messages_parse_gives_an_object(anthropic_client: Anthropic) -> None:
     parsed = anthropic_client.messages.parse(
-        model=MODEL, max_tokens=100, messages=HELLO, output_format=Animal
+        model=MODEL, max_tokens=100, messages=HELLO, output_format=ListedAnimal
     )
-    assert isinstance(parsed.parsed_output, Animal)
+    assert isinstance(parsed.parsed_output, ListedAnimal)
 
 
 def test_messages_stream_gathers_a_call(anthropic_client: Anthropic) -> None:

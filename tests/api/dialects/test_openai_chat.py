@@ -488,6 +488,10 @@ def test_template_variables_of_the_server_can_not_be_set() -> None:
         assert refusal(chat_template_kwargs={name: 1}).report.param == f"chat_template_kwargs.{name}"
 
 
+def test_a_document_is_refused_under_its_own_name() -> None:
+    assert refusal(documents=[{"number": 2**70}]).report.param == "documents"
+
+
 @pytest.mark.parametrize("thinking", ["Hm.", [{"type": "text", "text": "H"}, {"type": "text", "text": "m."}]])
 def test_a_thinking_part_is_reasoning_in_anthropics_and_in_mistrals_form(thinking: Any) -> None:
     parts = [{"type": "thinking", "thinking": thinking}, {"type": "text", "text": "So."}]

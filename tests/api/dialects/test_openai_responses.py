@@ -30,6 +30,7 @@ from tests.api.dialects.test_golden_frames import payloads
 
 DIALECT = ResponsesDialect()
 MCP = {"type": "mcp", "server_label": "demo"}
+FUNCTION = {"type": "function", "name": "look"}
 WEATHER = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
 
 
@@ -480,7 +481,11 @@ def test_media_options_reach_the_images() -> None:
         ({"previous_response_id": "resp_1", "conversation": "conv_1"}, "conversation"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "name": "no name"}]}, "tools[0].name"),
+        ({"tools": [FUNCTION | {"parameters": {"type": "string"}}]}, "tools[0].parameters.type"),
+        ({"tools": [FUNCTION, FUNCTION]}, "tools[1].name"),
         ({"tools": [MCP | {"allowed_tools": {"read_only": True}}]}, "tools[0].allowed_tools.read_only"),
+        ({"tools": [MCP | {"allowed_tools": []}]}, "tools[0].allowed_tools"),
+        ({"tools": [MCP | {"allowed_tools": {"tool_names": []}}]}, "tools[0].allowed_tools.tool_names"),
         ({"tools": [MCP | {"headers": {"x-key": "k"}}]}, "tools[0].headers"),
         ({"tools": [MCP | {"authorization": "t"}]}, "tools[0].authorization"),
         ({"tools": [MCP | {"tunnel_id": "t"}]}, "tools[0].tunnel_id"),

@@ -116,6 +116,8 @@ def test_a_conversation_on_a_terminal(served: Terminal) -> None:
         child.expect("temperature 0.2")
         child.send("/set num_ctx 4096\r")
         child.expect("--context-length")
+        child.send("/set format yaml\r")
+        child.expect("takes json, and not yaml")
         child.send("/show\r")
         child.expect("demo.*pirate.*temperature 0.2")
         child.send("/bye\r")

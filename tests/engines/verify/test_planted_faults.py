@@ -334,6 +334,9 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         lambda folder: edit(folder, "generation_config.json", suppress_tokens=[END]), "eos-never"),
     "an end that is forbidden by a bias": (
         lambda folder: edit(folder, "generation_config.json", sequence_bias=[[[END], -100.0]]), "eos-never"),
+    "modules that are no list": (lambda folder: write(folder, "modules.json", {}), "ended-early"),
+    "a number in words": (
+        lambda folder: edit(folder, "config.json", num_nextn_predict_layers="two"), "ended-early"),
     "a probability of 95": (lambda folder: edit(folder, "generation_config.json", top_p=95), "unusable"),
     "a bos that a template writes in letters": (
         template("{%- if tools %}", "{{ '<|begin|>' }}{%- if tools %}"), "mark-not-token"),

@@ -75,7 +75,8 @@ class Heard(list[Any]):
 @pytest.fixture(scope="module")
 def hearing(written: Path) -> Any:
     model = read_model(written / "heard", "heard")
-    cast_weights(model, ModelOptions(dtype="float32"))
+    info = ModelInfo(id="heard", kind="transcription", path=str(written / "heard"))
+    cast_weights(model, WorkerSpec(info=info, threads=1, options={"dtype": "float32"}))
     return model
 
 

@@ -72,13 +72,10 @@ class Exchange:
         """Whether the caller may know of a running request of `owner`. Callers without a key can't be told apart."""
         return self.manages or (self.key is not None and self.owner == owner)
 
-    def opens(self, model: ModelInfo | ModelState) -> bool:
-        """Whether the caller may use a model, and so learn of it."""
-        return self.key is None or self.key.allows_model((model.id,), model.kind)
-
-    def opens_entry(self, entry: ModelEntry) -> bool:
-        """The same of a model that the operator named."""
-        return self.key is None or self.key.allows_model((entry.called,), entry.kind)
+    def opens(self, model: ModelInfo | ModelState | ModelEntry) -> bool:
+        """Whether the caller may use a model, which may be one that the operator named, and so learn of it."""
+        name = model.called if isinstance(model, ModelEntry) else model.id
+        return self.key is None or self.key.allows_model((name,), model.kind)
 
     def check_opens(self, name: str, info: ModelInfo | None) -> None:
         """Raise `ServerError` if the caller's key does not open the model; `info` is None for one that is not here."""

@@ -163,8 +163,7 @@ class Admin(Struct, frozen=True):
         op: Literal["merge", "replace"] = values.pop("op", "merge")
         if op not in ("merge", "replace"):
             raise invalid("op", "must be `merge` or `replace`.")
-        if "values" in values:
-            values = convert(values["values"], dict[str, Any], "values")
+        values |= convert(values.pop("values", {}), dict[str, Any], "values")
         applied: list[str] = []
         rejected: dict[str, str] = {}
         waiting: list[str] = []

@@ -125,7 +125,7 @@ class StatsEncoder:
         return self._extended(frames.removesuffix(DONE), b"\n\n") + DONE if frames != DONE else frames
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
-        self._finished = [each.finished for one in completions for each in one.choices if each.finished]
+        self._finished = [each.finished for one in completions for each in one.choices]
         return self._extended(self._inner.whole(completions), b"")
 
     def _extended(self, body: bytes, end: bytes) -> bytes:

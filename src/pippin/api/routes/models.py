@@ -121,12 +121,12 @@ class Listing(Struct, frozen=True):
         named = [msgspec.structs.replace(info, id=name) for name, info in claude.items() if opened(info)]
         page, more = page_of([*filter(opened, (*found, *missing)), *named], request.query_params)
         data = [await self._described(request, here.get(info.id, info)) | {"id": info.id} for info in page]
-        ends = (
-            {"first_id": page[0].id, "last_id": page[-1].id} if page else {"first_id": None, "last_id": None}
-        )
+        first, last = (page[0].id, page[-1].id) if page else (None, None)
         if TYPESAFE in request.headers:
             return json_reply({"models": list(map(as_typesafe, page))})
-        return json_reply({"object": "list", "data": data, "has_more": more, **ends})
+        return json_reply(
+            {"object": "list", "data": data, "has_more": more, "first_id": first, "last_id": last}
+        )
 
     async def one(self, request: Request) -> Response:
         info = await self.api.model(request, request.path_params["id"], here=False)

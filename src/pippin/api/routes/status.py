@@ -283,7 +283,7 @@ class StatusPages(Struct, frozen=True):
 
 def options_for(exchange: Exchange, options: ServerOptions) -> ServerOptions:
     """The options with the models alone that the caller may know of."""
-    models = () if exchange.anonymous else tuple(filter(exchange.opens_entry, options.models))
+    models = () if exchange.anonymous else tuple(filter(exchange.opens, options.models))
     return replace(options, models=models)
 
 

@@ -349,9 +349,13 @@ class Session:
             case "verbose" | "quiet":
                 self._show_stats("on" if name == "verbose" else "off")
                 return
+            case "format" if value not in ("json", ""):
+                raise ConfigError(
+                    f"/set format takes json, and not {value}; `run --json-schema` takes a schema."
+                )
             case "format" | "noformat":
                 fields.pop("response_format", None)
-                if name == "format" and value == "json":
+                if name == "format" and value:
                     fields["response_format"] = {"type": "json_object"}
             case "num_ctx":
                 raise ConfigError(

@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from pippin.cli.arguments import KEEP, SERVER, argument, of_catalog, verb
+from pippin.cli.arguments import KEEP, SERVER, argument, number, of_catalog, verb
 from pippin.cli.chat.client import Ended, Piece, answer
 from pippin.cli.running import Client
 from pippin.cli.terminal import as_json, say, table
@@ -27,7 +27,7 @@ from pippin.config.errors import ConfigError
     argument("--prompt", default="128", metavar="WORDS", help="lengths of prompts (default: 128)"),
     argument("--answer", default="64", metavar="TOKENS", help="lengths of answers (default: 64)"),
     argument("--clients", default="1,4,16", metavar="COUNTS", help="clients at once (default: 1,4,16)"),
-    argument("--requests", type=int, default=2, metavar="COUNT", help="requests of each (default: 2)"),
+    number("--requests", least=1, default=2, metavar="COUNT", help="requests of each (default: 2)"),
     argument("--json", metavar="FILE", help="write what was measured as JSON"),
     KEEP,
     *SERVER,
@@ -43,7 +43,7 @@ def bench(parsed: Namespace) -> int:
     )
     points = []
     with reached(parsed, parsed.model) as server:
-        for point in measure(server.client, server.model, combinations, max(1, parsed.requests)):
+        for point in measure(server.client, server.model, combinations, parsed.requests):
             points.append(point)
             say(f"{point.clients} at once: {point.rate:.1f} tokens/s")
         say("\n" + shown(points))

@@ -3,10 +3,9 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
-from pippin.cli.arguments import JSON, argument, of_catalog, switch, verb
+from pippin.cli.arguments import JSON, argument, number, of_catalog, switch, verb
 from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.terminal import as_json, say, size, table
-from pippin.config.errors import ConfigError
 from pippin.core.models import PURPOSES
 
 if TYPE_CHECKING:
@@ -21,18 +20,14 @@ SMALLER: Final = (
 @verb(
     "fit",
     argument("model", help="a name, a folder, or a repository of the hub (org/name)"),
-    argument(
-        "--context", type=int, metavar="TOKENS", help="context of each client (default: 8192, or the window)"
+    number(
+        "--context", least=1, metavar="TOKENS", help="context of each client (default: 8192, or the window)"
     ),
-    argument("--clients", type=int, default=1, metavar="COUNT", help="at the same time (default: 1)"),
+    number("--clients", least=1, default=1, metavar="COUNT", help="at the same time (default: 1)"),
     switch("--json", help="as JSON, in bytes and tokens"),
     of_catalog,
 )
 def fit(parsed: Namespace) -> int:
-    for name in ("context", "clients"):
-        value = getattr(parsed, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name} {value}: at least 1.")
     from pippin.catalog.fitting import measure, read_source
     from pippin.config.accelerator import memory_budget
 
@@ -86,7 +81,9 @@ def _facts(fit: "Fit") -> dict[str, object]:
 @verb(
     "recommend",
     argument("--for", dest="purpose", choices=PURPOSES, default="chat", help="its use (default: chat)"),
-    argument("--memory", type=float, metavar="GB", help="for a machine with so much memory for models"),
+    number(
+        "--memory", least=0.1, kind=float, metavar="GB", help="for a machine with so much of it for models"
+    ),
     JSON,
     of_catalog,
 )

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from pippin.cli.arguments import argument, verb
+from pippin.cli.arguments import argument, number, verb
 from pippin.cli.local import fetched, open_catalog
 from pippin.cli.terminal import say
 from pippin.config.cluster import MACHINE, OBJECTS, TOKEN, memory_here, ray_environment, token_file
@@ -40,8 +40,8 @@ WORKING: Final = (
     argument("address", nargs="?", help="HOST:PORT of the cluster; a new one if not given"),
     argument("--port", type=int, default=6379, help="of a new cluster (default: 6379)"),
     argument("--host", help="this machine's address, at which the others reach it"),
-    argument(
-        "--memory-gb", type=float, help="what replicas may take here (default: all but 2; 0: none run here)"
+    number(
+        "--memory-gb", least=0, kind=float, help="what replicas may take (default: all but 2; 0: none run)"
     ),
     description=JOINING,
 )

@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pippin.cli.arguments import JSON, argument, of_catalog, switch, verb
+from pippin.cli.arguments import JSON, argument, number, of_catalog, switch, verb
 from pippin.cli.local import open_catalog, roots, settings_of
 from pippin.cli.terminal import ago, as_json, progress, say, size, table
 from pippin.config.settings import GivenFlag
@@ -75,16 +75,14 @@ def _facts_of(entry: "CatalogEntry") -> dict[str, object]:
 @verb(
     "search",
     argument("words", nargs="+", help="words of a model's name"),
-    argument("--limit", type=int, default=MOST, metavar="COUNT", help=f"how many (default: {MOST})"),
+    number("--limit", least=1, default=MOST, metavar="COUNT", help=f"how many (default: {MOST})"),
     switch("--all", help="models without the tag mlx too"),
     JSON,
     of_catalog,
 )
 def search(parsed: Namespace) -> int:
     catalog = open_catalog(settings_of(parsed))
-    found = asyncio.run(
-        catalog.search(" ".join(parsed.words), limit=max(1, parsed.limit), mlx_only=not parsed.all)
-    )
+    found = asyncio.run(catalog.search(" ".join(parsed.words), limit=parsed.limit, mlx_only=not parsed.all))
     if parsed.json:
         say(as_json(found))
     elif found:

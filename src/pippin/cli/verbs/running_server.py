@@ -9,7 +9,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
-from pippin.cli.arguments import CLIENT, argument, switch, verb
+from pippin.cli.arguments import CLIENT, argument, number, switch, verb
 from pippin.cli.greeting import reachable
 from pippin.cli.running import RunningServer, address, ask, running_servers
 from pippin.cli.terminal import ago, as_json, say, size, table
@@ -129,7 +129,7 @@ def unload(parsed: Namespace) -> int:
     "stop",
     argument("--port", type=int, help="stop the server that listens on this port"),
     switch("--all", help="stop every server of this user"),
-    argument("--timeout", type=float, default=60.0, help="seconds to wait for its end"),
+    number("--timeout", least=0, kind=float, default=60.0, help="seconds to wait for its end"),
 )
 def stop(parsed: Namespace) -> int:
     servers = running_servers()
@@ -161,9 +161,7 @@ def _wait(server: RunningServer, seconds: float) -> None:
 @verb(
     "logs",
     switch("-f", "--follow", help="go on showing what comes"),
-    argument(
-        "-n", "--lines", type=int, default=LINES, metavar="COUNT", help=f"last lines (default: {LINES})"
-    ),
+    number("-n", "--lines", least=0, default=LINES, metavar="COUNT", help=f"last lines (default: {LINES})"),
     switch("--path", help="say where the file is"),
 )
 def logs(parsed: Namespace) -> int:
@@ -172,7 +170,7 @@ def logs(parsed: Namespace) -> int:
         say(str(path))
         return 0
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line in deque(file, maxlen=max(0, parsed.lines)):
+        for line in deque(file, maxlen=parsed.lines):
             say(line.rstrip("\n"))
         while parsed.follow:
             if line := file.readline():

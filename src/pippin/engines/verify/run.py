@@ -109,6 +109,9 @@ class Verifier:
             section = Section(name=name, findings=tuple(findings), figures=figures)
         except ServerError as error:
             section = Section(name=name, findings=(finding("unusable", reason=error.report.message),))
+        except Exception as error:  # files may hold anything
+            told = finding("ended-early", reason=f"{type(error).__name__}: {error}")
+            section = Section(name=name, findings=(told,))
         return replace(section, seconds=round(time.monotonic() - began, 1))
 
     def _files(self) -> Found:

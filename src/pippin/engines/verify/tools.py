@@ -119,7 +119,7 @@ def look(prompt: Prompt, answer: Completion, openers: tuple[str, ...]) -> list[s
     parsed = bool(said) and all(arguments is not None for _, arguments in said)
     valid = parsed and all(name in schemas and is_valid(schemas[name], arguments) for name, arguments in said)
     marks = THINKS.findall(choice.text("text")) or ["/"]
-    finished = choice.finished is not None and choice.finished.reason != "length"
+    finished = choice.finished.reason != "length"
     found = {
         "tried": bool(calls) or any(opener in choice.text("text") for opener in openers),
         "parsed": parsed,

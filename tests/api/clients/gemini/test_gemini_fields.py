@@ -148,6 +148,10 @@ def test_every_key_of_a_schema_has_its_meaning() -> None:
     }
 
 
+CLIP: Final = {"fileData": {"fileUri": "https://example.org/a.mp4"}}
+PART: Final = "contents[0].parts[0]"
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [
@@ -157,8 +161,10 @@ def test_every_key_of_a_schema_has_its_meaning() -> None:
         ),
         (
             {"contents": [{"parts": [{"text": "x", "mediaProcessing": "AGENTIC"}]}]},
-            "contents[0].parts[0].mediaProcessing",
+            f"{PART}.mediaProcessing",
         ),
+        ({"contents": [{"parts": [CLIP | {"videoMetadata": {"fps": 0}}]}]}, f"{PART}.videoMetadata.fps"),
+        ({"systemInstruction": "Be brief.", "contents": [{"role": "user"}]}, "contents"),
     ],
 )
 def test_what_works_otherwise_here_is_refused_by_name(given: dict[str, Any], named: str) -> None:

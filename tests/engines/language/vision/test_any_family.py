@@ -58,7 +58,7 @@ BATCHED = {
         "qwen3_vl_moe",
     ),
     *("mistral_large3", "muse_spark", "prism_hadamard_qwen35"),
-    "qwen4_exp",
+    *("granite_vision", "llava_next", "qwen4_exp"),
 }
 JOINT = {
     *(
@@ -80,7 +80,7 @@ JOINT = {
         "locateanything",
     ),
     *("minicpmv4_6", "molmo", "molmo2", "moondream2", "moondream3", "multi_modality", "plamo2vl"),
-    *("granite_vision", "llava_next", "step3p7", "youtu_vl"),
+    *("step3p7", "youtu_vl"),
 }
 """Families that run in batches, with all media of a prompt as one medium."""
 

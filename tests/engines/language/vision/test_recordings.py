@@ -56,7 +56,8 @@ def judged(bench: VisionBench, heard: bytes) -> list[int]:
 def test_a_recording_is_answered_as_mlx_vlm_does(bench: VisionBench) -> None:
     answers = [bench.alone(bench.job("a", recording(heard), QUESTION)) for heard in (SHORT, LONG, COARSE)]
     assert answers == [judged(bench, heard) for heard in (SHORT, LONG, COARSE)]
-    assert answers[0] != answers[1]
+    # It hears them, though random weights may say the same of two.
+    assert any(answer != answers[0] for answer in answers)
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ class ChatEncoder(shared.ChunkEncoder, Encoder):
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         [completion] = completions
-        finished = [choice.finished for choice in completion.choices if choice.finished is not None]
+        finished = [choice.finished for choice in completion.choices]
         return _encode(
             ChatCompletion(
                 **self._about,
@@ -258,7 +258,7 @@ class ChatEncoder(shared.ChunkEncoder, Encoder):
         logprobs = None
         if self._shape.logprobs:
             logprobs = shared.LogprobsBody(content=shared.logprobs_of(choice.tokens("text")))
-        reason = choice.finished.reason if choice.finished is not None else "stop"
+        reason = choice.finished.reason
         return AnswerChoice(index=number, message=message, logprobs=logprobs, finish_reason=reason)
 
 
@@ -475,9 +475,6 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
     ] = None
 
 
-NO_SEARCH: Final = "nothing here searches the web; give the model a tool, or an MCP server."
-
-
 class ChatDialect(shared.OpenAIErrors, Dialect[ChatShape]):
     name = "chat_completions"
     path = "/chat/completions"
@@ -500,7 +497,10 @@ class ChatDialect(shared.OpenAIErrors, Dialect[ChatShape]):
         request = request_of(fields)
         if fields.web_search_options is not None:
             if not context.searches:
-                raise unsupported("web_search_options", NO_SEARCH)
+                raise unsupported(
+                    "web_search_options",
+                    "nothing here searches the web; give the model a tool, or an MCP server.",
+                )
             request = replace(request, web_search=fields.web_search_options.wanted)
         return Decoded(
             requests=(request,),

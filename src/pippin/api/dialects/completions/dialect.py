@@ -120,10 +120,7 @@ class CompletionsEncoder(shared.ChunkEncoder, Encoder):
                 return b""
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
-        finished = [
-            [choice.finished for choice in completion.choices if choice.finished is not None]
-            for completion in completions
-        ]
+        finished = [[choice.finished for choice in completion.choices] for completion in completions]
         choices = [
             self._answer(request * self._shape.n + number, choice, completion.echo)
             for request, completion in enumerate(completions)
@@ -165,7 +162,7 @@ class CompletionsEncoder(shared.ChunkEncoder, Encoder):
             index=index,
             text=text,
             logprobs=LogprobWriter().write(tokens) if self._shape.logprobs else None,
-            finish_reason=_stopped(choice.finished.reason) if choice.finished is not None else None,
+            finish_reason=_stopped(choice.finished.reason),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
+from pippin.api.dialects.shared.engine_fields import FramesPerSecond
 from pippin.api.dialects.shared.fields import Unused, invalid, refused, unsupported
 from pippin.api.dialects.shared.media import document_of, placed, source_of_base64, source_of_url
 from pippin.api.dialects.shared.sealed_text import seal, unseal
@@ -51,7 +52,7 @@ class PartResolution(Struct, kw_only=True, rename="camel"):
 
 
 class VideoMetadata(Struct, kw_only=True, rename="camel"):
-    fps: float | None = None
+    fps: FramesPerSecond | None = None
     start_offset: Annotated[Any, WHOLE] = None
     end_offset: Annotated[Any, WHOLE] = None
     content_layers: Annotated[Any, WHOLE] = None

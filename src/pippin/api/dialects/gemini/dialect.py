@@ -279,7 +279,7 @@ class GeminiEncoder(Encoder):
         candidates, finished = list[Candidate](), list[Finished]()
         for index, choice in enumerate(completions[0].choices):
             reader = self._readers[index]
-            finished.append(choice.finished or Finished(index, "stop"))
+            finished.append(choice.finished)
             candidates.append(reader.ended(reader.read(*choice.events(index)), finished[-1]))
         return msgspec.json.encode(self._answer(candidates, finished))
 
@@ -424,7 +424,7 @@ class GeminiDialect(Dialect[GeminiShape]):
         if fields.system_instruction is not None:
             reader.system(fields.system_instruction, "systemInstruction")
         reader.read(fields.contents)
-        if not (fields.contents and reader.messages):
+        if all(message.role == "system" for message in reader.messages):
             raise invalid("contents", "must hold something that a model here can read.")
         given = (fields.tools,) if isinstance(fields.tools, GivenTool) else fields.tools or ()
         tools, elsewhere = tools_of(given)

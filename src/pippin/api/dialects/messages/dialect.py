@@ -14,7 +14,7 @@ from pippin.api.dialects.messages.content import MessageParam, MessagesReader
 from pippin.api.dialects.messages.tools import (
     SEPARATOR,
     ChoiceSpec,
-    GivenTool,
+    GivenTools,
     changed_tools,
     families_of,
     tool_choice_of,
@@ -263,12 +263,11 @@ class MessagesEncoder(Encoder):
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         choice = completions[0].choices[0]
-        finished = choice.finished or Finished(0, "stop")
         blocks = map(self._whole_block, choice.parts)
         content = [block for block in blocks if block is not None]
-        usage = usage_of(finished.usage, cached=self._shape.cached)
-        message = self._message(content, self._stop_of(finished), usage)
-        message.warnings = shared.warnings_of([finished])
+        usage = usage_of(choice.finished.usage, cached=self._shape.cached)
+        message = self._message(content, self._stop_of(choice.finished), usage)
+        message.warnings = shared.warnings_of([choice.finished])
         return msgspec.json.encode(message)
 
     def _begin(self, cached: int) -> bytes:
@@ -463,7 +462,7 @@ class MessagesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     system: Annotated[str | list[dict[str, Any]] | None, Meta(description="Text, or text blocks.")] = None
     stop_sequences: Annotated[shared.StopTexts | None, Meta(description="Texts that end the answer.")] = None
     stream: Annotated[bool | None, Meta(description="Send events as they happen.")] = None
-    tools: Annotated[list[GivenTool] | None, Meta(description="Tools that may be called.")] = None
+    tools: Annotated[GivenTools | None, Meta(description="Tools that may be called.")] = None
     tool_choice: Annotated[
         ChoiceSpec | None, Meta(description="Which tools may or must be called, and whether one at a time.")
     ] = None
@@ -579,7 +578,7 @@ def _read(fields: MessagesBody) -> MessagesReader:
     reader = MessagesReader()
     reader.system(fields.system or [])
     reader.read(fields.messages)
-    if not reader.messages:
+    if all(message.role == "system" for message in reader.messages):
         raise invalid("messages", "must hold something that a model here can read.")
     return reader
 
@@ -606,12 +605,10 @@ def _continues(fields: MessagesBody, messages: tuple[Message, ...]) -> bool:
 
 
 def _own_formats(fields: MessagesBody) -> list[engine.Wanted]:
-    given = {"output_format": fields.output_format}
-    if fields.output_config is not None:
-        given = {"output_config.format": fields.output_config.format} | given
-    paths = {name: f"{name}.schema" for name in given}
+    config = fields.output_config or OutputConfig()
+    given = {"output_config.format": config.format, "output_format": fields.output_format}
     return [
-        engine.Wanted(name, engine.schema_format(each.schema, paths[name]), paths[name])
+        engine.Wanted(name, engine.schema_format(each.schema, f"{name}.schema"), f"{name}.schema")
         for name, each in given.items()
         if each is not None
     ]

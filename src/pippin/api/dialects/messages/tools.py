@@ -12,12 +12,11 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
+from pippin.api.dialects.shared import tools as shared
 from pippin.api.dialects.shared.body_types import read_as
-from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.api.dialects.shared.tools import Domains, Location, ToolName, client_tools, place_of_search, wish
+from pippin.api.dialects.shared.fields import Unused, convert, invalid, unsupported
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 
-MAX_TOOLS: Final = 1024
 TOOLSET: Final = "mcp_toolset"
 CLIENT_TOOLSET: Final = re.compile(r"(browser|computer)_toolset_\d+")
 SEPARATOR: Final = "__"
@@ -34,7 +33,7 @@ class GivenFields(Struct, kw_only=True):
 
 
 class ToolSpec(GivenFields, kw_only=True):
-    name: ToolName
+    name: shared.ToolName
     input_schema: dict[str, Any]
     type: str | None = None
     description: str | None = None
@@ -62,15 +61,15 @@ class SearchSpec(GivenFields, kw_only=True):
 
     type: str
     name: str = WEB_SEARCH
-    allowed_domains: Domains | None = None
-    blocked_domains: Domains | None = None
+    allowed_domains: shared.Domains | None = None
+    blocked_domains: shared.Domains | None = None
     max_uses: Annotated[int, Meta(ge=1)] | None = None
-    user_location: Location | None = None
+    user_location: shared.Location | None = None
     response_inclusion: Literal["full"] | None = None
 
     @property
     def wanted(self) -> WebSearch:
-        return wish(self.allowed_domains, self.blocked_domains, self.user_location)
+        return shared.wish(self.allowed_domains, self.blocked_domains, self.user_location)
 
 
 class ClientToolset(Struct, kw_only=True):
@@ -85,7 +84,7 @@ class ClientTool(GivenFields, kw_only=True):
     """A tool that the client runs, and whose schema Anthropic's models know without being told."""
 
     type: str
-    name: ToolName
+    name: shared.ToolName
     max_characters: Unused = None  # of the client's view of a file
     display_width_px: int | None = None
     display_height_px: int | None = None
@@ -112,6 +111,7 @@ class ToolChange(Struct, kw_only=True):
 
 
 GivenTool = Annotated[dict[str, Any], read_as(ToolSpec, ToolsetSpec, ClientTool, ClientToolset, SearchSpec)]
+GivenTools = Annotated[list[GivenTool], Meta(max_length=1024)]
 
 
 class ChoiceSpec(Struct, kw_only=True):
@@ -138,12 +138,10 @@ class Toolbox:
 
 def toolbox_of(given: list[dict[str, Any]], *, searches: bool) -> Toolbox:
     """`searches`: the operator names what searches the web."""
-    if len(given) > MAX_TOOLS:
-        raise invalid("tools", f"must hold at most {MAX_TOOLS} tools.")
     tools: list[Tool] = []
     toolsets: list[Toolset] = []
     left_out: list[str] = []
-    searching = place_of_search(given) if searches else None
+    searching = shared.place_of_search(given) if searches else None
     search = None
     for number, spec in enumerate(given):
         at = f"tools[{number}]"
@@ -212,10 +210,10 @@ def _tools(spec: dict[str, Any], param: str) -> Iterator[Tool]:
     kind = spec.get("type")
     if spec.get("input_schema") is not None or not isinstance(kind, str) or kind == "custom":
         tool = convert(spec, ToolSpec, param)
-        check_depth(tool.input_schema, f"{param}.input_schema")
-        yield Tool(tool.name, tool.description, tool.input_schema, bool(tool.strict))
+        schema = shared.arguments_schema(tool.input_schema, f"{param}.input_schema")
+        yield Tool(tool.name, tool.description, schema, bool(tool.strict))
     elif family := CLIENT_TOOLSET.fullmatch(kind):
-        members = client_tools(__name__)[family[1]]
+        members = shared.client_tools(__name__)[family[1]]
         configs = convert(spec, ClientToolset, param).configs or {}
         for name in configs:
             if name not in members:
@@ -228,7 +226,7 @@ def _tools(spec: dict[str, Any], param: str) -> Iterator[Tool]:
     else:
         if not kind[-8:].isdecimal():  # the date that ends each of Anthropic's types
             raise unsupported(f"{param}.type", "tools have an `input_schema`, or a type of Anthropic's.")
-        for prefix, known in client_tools(__name__)[""].items():
+        for prefix, known in shared.client_tools(__name__)[""].items():
             if kind.startswith(prefix):
                 given = convert(spec, ClientTool, param)
                 yield Tool(given.name, known.description, known.input_schema, bool(given.strict))
@@ -239,7 +237,7 @@ def _computer(given: ClientTool, param: str) -> Tool:
     for side in ("display_width_px", "display_height_px"):
         if getattr(given, side) is None:
             raise invalid(f"{param}.{side}", "is required: the model is told the size of the screen.")
-    members = client_tools(__name__)["computer"]
+    members = shared.client_tools(__name__)["computer"]
     oldest = given.type == "computer_20241022"
     actions = [
         name for name in (_OLDEST_ACTIONS if oldest else members) if name != "zoom" or given.enable_zoom

@@ -103,9 +103,8 @@ class OllamaEncoder(Encoder):
 
     def __init__(self, shape: OllamaShape, run: RunInfo) -> None:
         self._shape = shape
-        self._started = time.monotonic()
-        self._accepted: float | None = None
-        self._part: PartStarted | None = None
+        self._started = self._accepted = time.monotonic()
+        self._part = PartStarted(0, 0, "text")
         self._arguments: list[str] = []
         self._calls = 0
 
@@ -120,7 +119,7 @@ class OllamaEncoder(Encoder):
                 return self._delta(PartDelta(0, event.index, event.gap))
             case PartDelta(choice=0):
                 return self._delta(event)
-            case PartEnded(choice=0) if self._part is not None and self._part.kind == "tool_call":
+            case PartEnded(choice=0) if self._part.kind == "tool_call":
                 calls = self._called(self._part, "".join(self._arguments))
                 return self._line(AnswerMessage(tool_calls=calls)) if calls else b""
             case Finished(choice=0):
@@ -143,19 +142,19 @@ class OllamaEncoder(Encoder):
             AnswerMessage(content=choice.text("text"), thinking=thought or UNSET, tool_calls=calls or UNSET)
         )
         if self._shape.logprobs:
-            line.logprobs = shared.logprobs_of(choice.tokens("text"))
-        return msgspec.json.encode(self._ended(line, choice.finished or Finished(0, "stop")))
+            shown = choice.tokens("text", "reasoning") if self._shape.thinking else choice.tokens("text")
+            line.logprobs = shared.logprobs_of(shown)
+        return msgspec.json.encode(self._ended(line, choice.finished))
 
     def _delta(self, delta: PartDelta) -> bytes:
-        kind = self._part.kind if self._part is not None else "text"
-        if kind == "tool_call":
+        if self._part.kind == "tool_call":
             self._arguments.append(delta.text)
             return b""
         if not (delta.text or delta.tokens):
             return b""
-        if kind == "text":
+        if self._part.kind == "text":
             return self._line(AnswerMessage(content=delta.text), delta.tokens)
-        if kind == "reasoning" and self._shape.thinking:
+        if self._part.kind == "reasoning" and self._shape.thinking:
             return self._line(AnswerMessage(thinking=delta.text), delta.tokens)
         return b""
 
@@ -188,7 +187,7 @@ class OllamaEncoder(Encoder):
         line.done_reason = "stop" if finished.reason == "tool_calls" else finished.reason
         line.warnings = shared.warnings_of([finished])
         line.total_duration = round((ended - self._started) * 1e9)
-        line.load_duration = round(((self._accepted or self._started) - self._started) * 1e9)
+        line.load_duration = round((self._accepted - self._started) * 1e9)
         line.prompt_eval_count = usage.prompt_tokens
         line.prompt_eval_duration = round(times.prefill * NANOSECONDS)
         line.eval_count = usage.completion_tokens
@@ -420,9 +419,9 @@ class OllamaGenerateDialect(_OllamaDialect):
             raise invalid("prompt", "must not be empty.")
         model = model_of(fields.model)
         if fields.raw or fields.suffix:
-            if fields.system or fields.images:
-                name = "system" if fields.system else "images"
-                raise invalid(name, "needs the chat template; leave out `raw` and `suffix`.")
+            for name in ("system", "images", "think"):
+                if getattr(fields, name):
+                    raise invalid(name, "needs the chat template; leave out `raw` and `suffix`.")
             request = GenerationRequest(model=model, prompt=fields.prompt, suffix=fields.suffix or None)
             # A raw prompt has no turns to drop.
             request = replace(with_fields(request, fields), overflow=None)

@@ -364,10 +364,8 @@ class ResponsesEncoder(Encoder):
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The same response as at the end of a stream of this completion."""
         choice = completions[0].choices[0]
-        events: list[Event | None] = [*completions[0].listed, *choice.events(0), choice.finished]
-        for event in events:
-            if event is not None:
-                self.event(event)
+        for event in (*completions[0].listed, *choice.events(0), choice.finished):
+            self.event(event)
         return msgspec.json.encode(self.response())
 
     def cancelled(self) -> None:

@@ -23,7 +23,7 @@ from pippin.api.dialects.responses.answer import (
     usage_of,
 )
 from pippin.api.dialects.responses.items import Item, ItemsReader
-from pippin.api.dialects.responses.tools import GivenChoice, GivenTool, Toolbox, tool_choice_of, toolbox_of
+from pippin.api.dialects.responses.tools import GivenChoice, GivenTools, Toolbox, tool_choice_of, toolbox_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.fields import called, convert, invalid, unsupported
@@ -32,7 +32,6 @@ from pippin.api.dialects.shared.tools import left_out
 from pippin.core.completion import Completion
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
-from pippin.core.events import Usage
 from pippin.core.requests import GenerationRequest, JsonObject
 from pippin.service.summaries import summary_request
 
@@ -94,7 +93,7 @@ class ResponsesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     background: Annotated[bool | None, Meta(description="Answer at once, run on; poll for it.")] = None
     stream: Annotated[bool | None, Meta(description="Send events as they happen.")] = None
     include: Annotated[tuple[Include, ...] | None, Meta(description="More to put into the answer.")] = None
-    tools: Annotated[list[GivenTool] | None, Meta(description="Tools that may be called.")] = None
+    tools: Annotated[GivenTools | None, Meta(description="Tools that may be called.")] = None
     tool_choice: Annotated[GivenChoice, Meta(description="Which tools may, must or must not be called.")] = (
         None
     )
@@ -190,7 +189,8 @@ def _read(
     if (conversation := conversation_of(fields)) is not None:
         reader.read(history.conversation(conversation), "conversation")
     reader.read(given)
-    return reader, toolbox_of((fields.tools or []) + reader.tools, searches=context.searches)
+    own = fields.tools or []
+    return reader, toolbox_of(own + reader.tools, own=len(own), searches=context.searches)
 
 
 def _configured(fields: ResponsesBody, reader: ItemsReader) -> ResponsesBody:
@@ -324,12 +324,11 @@ class CompactionEncoder(Encoder):
             "encrypted_content": seal(choice.text("text").strip()),
         }
         kept = stored_items(self._kept, self._run.id, History().item)
-        usage = choice.finished.usage if choice.finished is not None else Usage()
         answer = CompactedConversation(
             id=response_id(self._run),
             created_at=self._run.created,
             output=[*kept, summary],
-            usage=usage_of(usage),
+            usage=usage_of(choice.finished.usage),
         )
         return msgspec.json.encode(answer)
 

@@ -8,19 +8,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from pippin.api.dialects.shared import tools as shared
 from pippin.api.dialects.shared.body_types import read_as
 from pippin.api.dialects.shared.engine_fields import TextFormat
-from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
-from pippin.api.dialects.shared.tools import (
-    McpTool,
-    SearchTool,
-    ToolName,
-    client_tools,
-    place_of_search,
-    toolset_of,
-)
+from pippin.api.dialects.shared.fields import Unused, convert, invalid, unsupported
 from pippin.core.conversation import WEB_SEARCH, Tool, ToolChoice, Toolset, WebSearch
 from pippin.core.decoding import from_json
 
@@ -33,11 +26,10 @@ CUSTOM_INPUT: Final[dict[str, Any]] = {
     "additionalProperties": False,
 }
 SEPARATOR: Final = "__"
-MAX_TOOLS: Final = 1024
 
 
 class Described(Struct, kw_only=True):
-    name: ToolName
+    name: shared.ToolName
     description: str | None = None
     defer_loading: Unused = None
 
@@ -67,7 +59,7 @@ class NamespaceSpec(Described, tag_field="type", tag="namespace", kw_only=True):
 
 
 class Named(Struct, kw_only=True):
-    name: ToolName
+    name: shared.ToolName
     type: str | None = None
     namespace: str | None = None
 
@@ -77,7 +69,8 @@ class AllowedToolsChoice(Struct, tag_field="type", tag="allowed_tools", kw_only=
     tools: list[dict[str, Any]]
 
 
-GivenTool = Annotated[dict[str, Any], read_as(FunctionSpec, CustomSpec, NamespaceSpec, McpTool)]
+GivenTool = Annotated[dict[str, Any], read_as(FunctionSpec, CustomSpec, NamespaceSpec, shared.McpTool)]
+GivenTools = Annotated[list[GivenTool], Meta(max_length=1024)]
 GivenChoice = Annotated[str | dict[str, Any] | None, read_as(AllowedToolsChoice, Named)]
 
 
@@ -111,25 +104,26 @@ def flat_name(name: str, namespace: str | None) -> str:
     return namespace + name if namespace.endswith(SEPARATOR) else f"{namespace}{SEPARATOR}{name}"
 
 
-def toolbox_of(given: list[dict[str, Any]], *, searches: bool) -> Toolbox:
-    """`searches`: the operator names what searches the web."""
-    if len(given) > MAX_TOOLS:
-        raise invalid("tools", f"must hold at most {MAX_TOOLS} tools.")
+def toolbox_of(given: list[dict[str, Any]], *, own: int, searches: bool) -> Toolbox:
+    """The first `own` tools are the request's; those after them came with items, and replace others of the same name.
+    `searches`: the operator names what searches the web."""
     tools: dict[str, Tool] = {}
     origins: dict[str, ToolOrigin] = {}
     left_out: list[str] = []
     toolsets: list[Toolset] = []
-    searching = place_of_search(given) if searches else None
+    searching = shared.place_of_search(given) if searches else None
     search = None
     for number, spec in enumerate(given):
         at = f"tools[{number}]"
         if number == searching:
-            search = convert(spec, SearchTool, at).wanted
+            search = convert(spec, shared.SearchTool, at).wanted
             continue
         if spec.get("type") == "mcp":
-            toolsets.append(toolset_of(convert(spec, McpTool, at), at))
+            toolsets.append(shared.toolset_of(convert(spec, shared.McpTool, at), at))
             continue
         for tool, origin in _tools_of(spec, at, left_out):
+            if number < own and tool.name in tools:
+                raise invalid(f"{at}.name", "is the name of an earlier tool too; give each its own.")
             tools[tool.name] = tool
             origins[tool.name] = origin
     return Toolbox(tuple(tools.values()), origins, tuple(toolsets), search, tuple(left_out))
@@ -141,10 +135,9 @@ def _tools_of(
     match spec.get("type"):
         case "function":
             function = convert(spec, FunctionSpec, param)
-            if function.parameters is not None:
-                check_depth(function.parameters, f"{param}.parameters")
+            schema = shared.arguments_schema(function.parameters, f"{param}.parameters")
             name = flat_name(function.name, namespace)
-            tool = Tool(name, function.description, function.parameters, bool(function.strict))
+            tool = Tool(name, function.description, schema, bool(function.strict))
             return [(tool, ToolOrigin("function", function.name, namespace))]
         case "custom":
             return [_custom(spec, param, namespace)]
@@ -158,7 +151,7 @@ def _tools_of(
                 )
             ]
         case "local_shell" | "shell" | "apply_patch" as kind if namespace is None:
-            known = client_tools(__name__)[""][kind]
+            known = shared.client_tools(__name__)[""][kind]
             return [(Tool(kind, known.description, known.input_schema), ToolOrigin(kind, kind))]
         case str(kind):
             left_out.append(kind)
@@ -233,7 +226,7 @@ def _name_of(choice: dict[str, Any], param: str, toolbox: Toolbox) -> str | None
             if origin.name == named.name and origin.kind in ("function", "custom"):
                 return name
         raise invalid(f"{param}.name", "must be the name of a tool in `tools`.")
-    if isinstance(kind, str) and kind in client_tools(__name__)[""]:
+    if isinstance(kind, str) and kind in shared.client_tools(__name__)[""]:
         if kind not in toolbox.origins:
             raise invalid(f"{param}.type", "must be a tool that stands in `tools`.")
         return kind

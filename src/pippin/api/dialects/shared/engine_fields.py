@@ -437,9 +437,9 @@ def template_kwargs_of(fields: EngineFields, verbosity: Verbosity | None = None)
             raise unsupported(f"chat_template_kwargs.{name}", "this variable is set by the server.")
     if fields.documents is not None:
         variables["documents"] = list(fields.documents)
+        check_depth(variables["documents"], "documents")
     if verbosity is not None:
         variables.setdefault("verbosity", verbosity)
-    check_depth(variables, "chat_template_kwargs")
     return variables
 
 

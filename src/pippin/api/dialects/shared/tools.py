@@ -49,16 +49,22 @@ def offer(function: FunctionDefinition, tools: dict[str, Tool], param: str) -> N
     """Add a function to the offered tools. Raises `ServerError` naming what can't be offered."""
     if function.name in tools:
         raise invalid(f"{param}.name", "is the name of an earlier tool too; give each its own.")
-    parameters = function.parameters
-    if parameters is not None:
-        if parameters.get("type", "object") != "object":
-            raise invalid(f"{param}.parameters.type", 'must be "object": arguments are passed by name.')
-        if parameters.get("properties", {}) is None:
-            parameters = parameters | {"properties": {}}
-        if not isinstance(parameters.get("properties", {}), dict):
-            raise invalid(f"{param}.parameters.properties", "must map names to schemas.")
-        check_depth(parameters, f"{param}.parameters")
+    parameters = arguments_schema(function.parameters, f"{param}.parameters")
     tools[function.name] = Tool(function.name, function.description, parameters, bool(function.strict))
+
+
+def arguments_schema(given: dict[str, Any] | None, param: str) -> dict[str, Any] | None:
+    """The schema of a function's arguments, as far as every template relies on it. Raises `ServerError`."""
+    if given is None:
+        return None
+    if given.get("type", "object") != "object":
+        raise invalid(f"{param}.type", 'must be "object": arguments are passed by name.')
+    if given.get("properties", {}) is None:
+        given = given | {"properties": {}}
+    if not isinstance(given.get("properties", {}), dict):
+        raise invalid(f"{param}.properties", "must map names to schemas.")
+    check_depth(given, param)
+    return given
 
 
 class ClientTool(Struct, frozen=True):
@@ -142,7 +148,7 @@ class CallsInOrder:
 
 
 class ToolFilter(Struct, kw_only=True):
-    tool_names: Annotated[tuple[ServerTool, ...], Meta(max_length=512)] = ()
+    tool_names: Annotated[tuple[ServerTool, ...], Meta(max_length=512)] | None = None
     read_only: bool | None = None
 
 
@@ -166,15 +172,16 @@ def toolset_of(tool: McpTool, param: str) -> Toolset:
     check_refused(tool, param)
     if tool.require_approval not in (None, "never"):
         raise unsupported(f"{param}.require_approval", 'calls are not held back for approval; send "never".')
-    allowed = tool.allowed_tools or ()
+    allowed, at = tool.allowed_tools, f"{param}.allowed_tools"
     if isinstance(allowed, ToolFilter):
         if allowed.read_only is not None:
             raise unsupported(
-                f"{param}.allowed_tools.read_only",
-                "which tools only read is not known; list them in `tool_names`.",
+                f"{at}.read_only", "which tools only read is not known; list them in `tool_names`."
             )
-        allowed = allowed.tool_names
-    return Toolset(tool.server_label, allowed)
+        allowed, at = allowed.tool_names, f"{at}.tool_names"
+    if allowed == ():
+        raise invalid(at, "must name a tool; leave it out for all, or leave out the server.")
+    return Toolset(tool.server_label, allowed or ())
 
 
 Word = Annotated[str, Meta(max_length=253)]

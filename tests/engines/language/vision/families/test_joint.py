@@ -94,6 +94,7 @@ def test_the_prompts_own_logprobs_are_mlx_vlm_s(bench: VisionBench) -> None:
     job = bench.job("a", WIDE, QUESTION, tokens=1, prompt_logprobs=0)
     [echo] = [event for event in events_of(bench, job) if isinstance(event, PromptEcho)]
     assert isinstance(job.media, PromptMedia)
+    assert job.media.joint
     [placed] = job.media.placed
     bench.unused.restore()
     whole = WholePrompt(np.array([placed.medium.tokens], np.int32), placed.medium.arrays)
