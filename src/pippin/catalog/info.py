@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pippin.catalog.companions import companions_of
-from pippin.catalog.kinds import hears, kind_of, other_sound, sees, watches
+from pippin.catalog.kinds import kind_of, other_sound, sees, watches
 from pippin.catalog.names import is_repository
 from pippin.core import parameters as p
 from pippin.core.errors import ServerError
@@ -303,7 +303,7 @@ def _capabilities(kind: ModelKind, config: Json, tokenizer: Json, template: str)
         reasoning="<think>" in template or "enable_thinking" in template,
         images=sees(config),
         video=watches(config),
-        audio=hears(config),
+        audio=bool(table(config.get("audio_config"))),
         infill=any(token in tokens for token in FILL_IN_TOKENS),
     )
 

@@ -117,10 +117,6 @@ def sees(config: Json) -> bool:
     return bool(table(config.get("vision_config"))) or "vision_tower" in config or "mm_vision_tower" in config
 
 
-def hears(config: Json) -> bool:
-    return bool(table(config.get("audio_config")))
-
-
 def watches(config: Json) -> bool:
     """Whether the model takes video."""
     return sees(config) and ("video_token_id" in config or "video_token_index" in config)

@@ -177,10 +177,9 @@ def prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:
 
 def _stored_heads(folder: Path) -> list[list[int]]:
     """The heads that tell when a word is heard, which conversions by MLX's own examples have among the weights."""
-    for path in (*folder.glob("*.safetensors"), *folder.glob("*.npz")):
-        if (heads := mx.load(str(path)).get("alignment_heads")) is not None:  # type: ignore[union-attr]  # a dict
-            return heads.astype(mx.int32).tolist()
-    return []
+    files = (folder / name for name in ("weights.npz", "weights.safetensors", "model.safetensors"))
+    arrays: Any = next((mx.load(str(file)) for file in files if file.is_file()), {})
+    return arrays["alignment_heads"].astype(mx.int32).tolist() if "alignment_heads" in arrays else []
 
 
 def _give_tokenizer(model: nn.Module) -> None:

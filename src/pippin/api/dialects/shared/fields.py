@@ -160,10 +160,10 @@ def without_effect(module: str, name: str = "fields") -> tuple[dict[str, str], d
     text = resources.files(module.rpartition(".")[0]).joinpath(f"{name}.json").read_bytes()
     told = from_json(text, dict[Literal["accepted", "refused", "only true"], dict[str, tuple[str, ...]]])
     accepted, refused, true = (
-        {field: kind(reason) for reason, fields in told.get(part, {}).items() for field in fields}
-        for part, kind in (("accepted", str), ("refused", str), ("only true", OnlyTrue))
+        {field: reason for reason, fields in told.get(part, {}).items() for field in fields}
+        for part in ("accepted", "refused", "only true")
     )
-    return accepted, refused | true
+    return accepted, refused | {field: OnlyTrue(reason) for field, reason in true.items()}
 
 
 Decodable = TypeVar("Decodable")

@@ -224,7 +224,7 @@ def hearing_part(processor: Any) -> Any:
     """What prepares sound for a model: the part of its processor that does, the processor itself, or None. Whisper's is
     told to say how long a sound is, as transformers does whatever the files say."""
     parts = (getattr(processor, name, None) for name in ("feature_extractor", "audio_processor"))
-    found = next((part for part in parts if part is not None), None)
+    found: Any = next((part for part in parts if part is not None), None)
     if type(found).__name__ == "WhisperFeatureExtractor":
         found.return_attention_mask = True
     return processor if found is None and hasattr(processor, "audio_sampling_rate") else found
