@@ -444,12 +444,22 @@ def test_an_adapter_that_cannot_be_read_is_left_to_be_refused_where_it_is_read(t
     assert is_low_rank(str(tmp_path))
 
 
-def test_layers_of_gpt2_are_found_under_the_names_of_transformers(tmp_path: Path) -> None:
-    model, _ = load_model(write("gpt2", tmp_path / "gpt2"))
-    out, size = model.model.h[0].mlp.c_fc.weight.shape
-    name = "base_model.model.transformer.h.0.mlp.c_fc.lora_"
+@pytest.mark.parametrize(
+    ("family", "theirs", "ours"),
+    [
+        ("gpt2", "transformer.h.0.mlp.c_fc", "model.h.0.mlp.c_fc"),
+        ("gpt_neox", "gpt_neox.layers.0.attention.dense", "model.h.0.attention.dense"),
+        ("gemma3", "model.language_model.layers.0.mlp.up_proj", "language_model.model.layers.0.mlp.up_proj"),
+    ],
+)
+def test_layers_are_found_under_the_names_of_transformers(
+    family: str, theirs: str, ours: str, tmp_path: Path
+) -> None:
+    model, _ = load_model(write(family, tmp_path / family))
+    out, size = dict(model.named_modules())[ours].weight.shape
+    name = f"base_model.model.{theirs}.lora_"
     pair = {f"{name}A.weight": mx.ones((1, size)), f"{name}B.weight": mx.ones((out, 1))}
     mx.save_safetensors(str(tmp_path / "adapter_model.safetensors"), pair)
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 1, "lora_alpha": 1}')
     install(model, str(tmp_path), {})
-    assert isinstance(model.model.h[0].mlp.c_fc, AdaptedLinear)
+    assert isinstance(dict(model.named_modules())[ours], AdaptedLinear)

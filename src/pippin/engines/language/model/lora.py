@@ -192,7 +192,9 @@ PREFIXES = (
     ("", "inner."),
     ("", "inner.language_model."),
     ("model.language_model.", "inner.language_model.model."),
+    ("model.language_model.", "language_model.model."),
     ("transformer.", "model."),  # GPT-2
+    ("gpt_neox.layers.", "model.h."),
 )
 """Prefixes of layer names in files of adapters, and in mlx-vlm's models as they are wrapped here: names of the whole
 model, of its language model alone, and of transformers."""

@@ -147,9 +147,10 @@ def classes_of(config: Config) -> tuple[Any, Any]:
         try:
             model: nn.Module = model_class(given)
         except (ValueError, IndexError, StopIteration) as error:
-            # Many classes look for the first layer of each type.
+            # Many classes look for the first layer of each type, in a list or a text.
             kinds = {*((changed.get("text_config") or changed).get("layer_types") or ())}
-            if len(kinds) != 1 or (type(error) is ValueError and "in list" not in str(error)):
+            sought = type(error) is not ValueError or str(error).endswith(("in list", "not found"))
+            if len(kinds) != 1 or not sought:
                 raise
             raise unread(f"layer_types of {kinds.pop()} alone") from error
         make_of(own, model, changed)
