@@ -112,6 +112,9 @@ class EmbeddingReply(Struct, kw_only=True):
 
 
 def task_of(fields: EmbeddingRequest) -> Embed:
+    for name, usual in (("add_generation_prompt", True), ("continue_final_message", False)):
+        if fields.messages is None and getattr(fields, name) not in (None, usual):
+            raise invalid(name, "goes with `messages`; a text is not a conversation.")
     return Embed(
         inputs=conversation_of(fields)
         if fields.messages is not None

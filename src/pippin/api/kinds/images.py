@@ -246,8 +246,8 @@ class ImageRoutes(Struct, frozen=True):
             fields, unknown = EDITS.decode_form(form.fields)
             handler.note_unknown("image edits", unknown)
             given: list[bytes | str] = [upload.data for upload in form.files.get("image", [])]
-            if "mask" in form.files:
-                raise unsupported("mask", REFUSED["mask"])
+            for name in form.files.keys() - {"image"}:
+                raise unsupported(name, REFUSED.get(name, "pictures are sent as `image`."))
         else:
             fields = await handler.fields_of(request, "image edits", EDITS.decode)
             given = [*addresses_of(fields)]

@@ -47,6 +47,7 @@ class DetokenizeRequest(Struct, kw_only=True):
     model: Name = "default"
 
 
+TOKENIZE, DETOKENIZE = Contract(TokenizeRequest), Contract(DetokenizeRequest)
 TEMPLATE = Contract(
     openai_chat.ChatRequest,
     openai.ACCEPTED | dict.fromkeys(TokenizeRequest.__struct_fields__, "Of /tokenize."),
@@ -73,7 +74,7 @@ class TokenRoutes(Struct, frozen=True):
 
     async def tokenize(self, request: Request) -> Response:
         handler = self.api.handler
-        fields, conversation = await handler.json_of(request, asked_of)
+        fields, conversation = await handler.fields_of(request, "tokenize", asked_of)
         with_pieces = bool(fields.with_pieces or fields.return_token_strs)
         text = fields.content if fields.prompt is None else fields.prompt
         if conversation is not None:
@@ -88,13 +89,13 @@ class TokenRoutes(Struct, frozen=True):
         return await self._drawn(fields, result.tokens, result.pieces)
 
     async def detokenize(self, request: Request) -> Response:
-        fields = await self.api.handler.json_of(request, lambda body: decode_json(body, DetokenizeRequest))
+        fields = await self.api.handler.fields_of(request, "detokenize", DETOKENIZE.decode)
         result = await self._perform(request, Detokenize(fields.tokens), Detokenized, fields.model)
         reply = {"prompt": result.text, "content": result.text}
         return await self.api.handler.large.do(2 * len(result.text), json_reply, reply)
 
     async def apply_template(self, request: Request) -> Response:
-        wanted = await self.api.handler.json_of(request, conversation_of)
+        wanted = await self.api.handler.fields_of(request, "apply-template", conversation_of)
         rendered = await self._render(request, wanted)
         reply = {"prompt": rendered.text, "count": len(rendered.tokens)}
         return await self.api.handler.large.do(len(rendered.text), json_reply, reply)
@@ -126,15 +127,21 @@ class TokenRoutes(Struct, frozen=True):
         return result
 
 
-def asked_of(body: bytes) -> tuple[TokenizeRequest, GenerationRequest | None]:
-    """The fields of a body of `/tokenize`, and its conversation if it has one instead of a text."""
+def asked_of(body: bytes) -> tuple[tuple[TokenizeRequest, GenerationRequest | None], tuple[str, ...]]:
+    """The fields of a body of `/tokenize`, with its conversation if it has one instead of a text, and the names of
+    unknown fields."""
     fields = decode_json(body, TokenizeRequest)
-    return fields, None if fields.messages is None else conversation_of(body)
+    if fields.messages is None:
+        return (fields, None), TOKENIZE.decode(body)[1]
+    if fields.prompt is not None or fields.content is not None:
+        raise invalid("messages", "stand in place of `prompt` and `content`; leave one of them out.")
+    wanted, unknown = conversation_of(body)
+    return (fields, wanted), unknown
 
 
-def conversation_of(body: bytes) -> GenerationRequest:
-    fields, _ = TEMPLATE.decode(body)
-    return openai_chat.request_of(fields)
+def conversation_of(body: bytes) -> tuple[GenerationRequest, tuple[str, ...]]:
+    fields, unknown = TEMPLATE.decode(body)
+    return openai_chat.request_of(fields), unknown
 
 
 def tokenizer_info(folder: Path) -> dict[str, Any]:
