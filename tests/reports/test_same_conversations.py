@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from pippin.api.dialects.base import DecodeContext
+from pippin.api.dialects.gemini.content import Content, ContentPart, ContentsReader
+from pippin.api.dialects.messages.content import MessageParam, MessagesReader
 from pippin.api.dialects.registry import find_dialects
 from pippin.core.conversation import Message, Reasoning, Text, ToolCall, ToolResult
 from tests.engines.language.prompt.histories import HISTORIES, Conversation
@@ -201,3 +203,24 @@ def test_a_conversation_is_the_same_in_every_api(path: str) -> None:
         if said(request.messages or ()) != said(conversation):
             different[name] = (said(request.messages or ()), said(conversation))
     assert different == {}
+
+
+def test_geminis_contents_in_a_row_are_lines_and_their_parts_are_not() -> None:
+    reader = ContentsReader()
+    parts = (ContentPart(text="a"), ContentPart(text="b"))
+    reader.system(Content(parts=parts), "system_instruction")
+    reader.read((Content(parts=parts, role="user"), Content(parts=parts, role="user")))
+    assert reader.messages == [
+        Message("system", (Text("a"), Text("b"))),
+        Message("user", (Text("a"), Text("b\na"), Text("b"))),
+    ]
+
+
+def test_the_lists_of_anthropics_system_and_turns_stay_lists() -> None:
+    reader, texts = MessagesReader(), [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    reader.system(texts)
+    reader.read([MessageParam(role="user", content=texts), MessageParam(role="user", content=texts)])
+    assert [message.parts for message in reader.messages] == [
+        (Text("a"), Text("b")),
+        (Text("a"), Text("b\na"), Text("b")),
+    ]

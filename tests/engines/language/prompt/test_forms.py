@@ -316,3 +316,11 @@ def test_the_page_says_what_each_template_needs() -> None:
 
     page = PAGE.read_text(encoding="utf-8")
     assert with_table(page) == page
+
+
+@pytest.mark.parametrize(
+    "name", ["system alone", "two systems alone", "system, assistant first", "two systems"]
+)
+def test_the_systems_words_have_a_turn_where_the_template_has_no_system(name: str) -> None:
+    written = Template(family("google-gemma-2-2b-it")).prompt(name)
+    assert all(text in written for text in words(HISTORIES[name]))

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import jinja2
@@ -10,10 +11,11 @@ import pytest
 from msgspec.structs import replace
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from pippin.core.conversation import Message, Reasoning, Role, Text, ToolCall, ToolResult
+from pippin.core.conversation import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from pippin.engines.language.prompt.messages import CallIds
 from pippin.engines.language.prompt.rendering import TemplateWriter
 from pippin.engines.language.template.template import TemplateRefusal
+from pippin.engines.language.template.traits import Traits
 from pippin.engines.language.text.tokenizer import plain
 from tests.engines.language.prompt.histories import AGENT, HISTORIES, TOOLS, Conversation
 from tests.engines.language.prompt.test_forms import NO_CONVERSATIONS, Template, answers, family
@@ -36,24 +38,31 @@ OFFER = [
 ]
 
 
-def as_sent(messages: Conversation, ids: CallIds, arguments: str) -> list[dict[str, Any]]:
+def as_sent(messages: Conversation, ids: CallIds, traits: Traits) -> list[dict[str, Any]]:
     """The messages as OpenAI's clients send them and templates are documented to take them."""
     sent: list[dict[str, Any]] = []
     for message in messages:
         results = [part for part in message.parts if isinstance(part, ToolResult)]
         for result in results:
             named = {"name": result.name} if result.name else {}
-            said = "\n".join(part.text for part in result.parts if isinstance(part, Text))
+            said = content(result.parts, "tool", traits)
             sent.append(
                 {"role": "tool", "tool_call_id": ids.written(result.call_id), "content": said, **named}
             )
         if len(results) < len(message.parts):
-            sent.append(turn(message, ids, arguments))
+            sent.append(turn(message, ids, traits))
     return sent
 
 
-def turn(message: Message, ids: CallIds, arguments: str) -> dict[str, Any]:
-    said = "\n".join(part.text for part in message.parts if isinstance(part, Text))
+def content(parts: Sequence[Part], role: str, traits: Traits) -> Any:
+    """Texts as a list for a template that writes lists, else as lines."""
+    said = [part.text for part in parts if isinstance(part, Text)]
+    listed = len(said) > 1 and role in traits.lists
+    return [{"type": "text", "text": text} for text in said] if listed else "\n".join(said)
+
+
+def turn(message: Message, ids: CallIds, traits: Traits) -> dict[str, Any]:
+    said = content(message.parts, message.role, traits)
     calls = [
         {
             "id": ids.written(call.id),
@@ -61,7 +70,7 @@ def turn(message: Message, ids: CallIds, arguments: str) -> dict[str, Any]:
             "function": {
                 "name": call.name,
                 "arguments": json.loads(call.arguments or "{}")
-                if arguments == "object"
+                if traits.arguments == "object"
                 else call.arguments or "{}",
             },
         }
@@ -119,7 +128,7 @@ def touched(family: Family) -> list[str]:
         if tools or converter.traits.no_tools:
             variables["tools"] = OFFER if tools else None
         ids = CallIds(messages, converter.history.call_ids)
-        sent = as_sent(messages, ids, converter.traits.arguments)
+        sent = as_sent(messages, ids, converter.traits)
         try:
             own = template.renderer.template.render(sent, variables)
         except TemplateRefusal:
@@ -155,10 +164,7 @@ def given_in_lists(family: Family, role: Role, *, tools: bool) -> None:
     several = (Text(" one\n"), Text("two "))
     messages = [replace(each, parts=several) if each.role == role != "tool" else each for each in messages]
     ids = CallIds(tuple(messages), converter.history.call_ids)
-    sent = as_sent(tuple(messages), ids, converter.traits.arguments)
-    for each in sent:
-        if each["role"] == role:
-            each["content"] = [{"type": "text", "text": text.text} for text in several]
+    sent = as_sent(tuple(messages), ids, converter.traits)
     offer = {"tools": converter.offer(TOOLS)} if tools else {}
     variables = {"bos_token": "<s>", "eos_token": "</s>", **offer}
     (own,), _ = render_jinja_template(

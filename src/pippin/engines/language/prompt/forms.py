@@ -164,13 +164,15 @@ def one_system(messages: Conversation) -> Conversation:
 
 
 def system_in_turn(messages: Conversation) -> Conversation:
-    """What the system says at the start at the head of the user's first turn."""
+    """What the system says at the start at the head of the user's first turn, or as a turn before anyone else's."""
     first = _opening(messages)
     said = _said(messages[:first])
-    if not said or first == len(messages) or messages[first].role != "user":
+    turns = messages[first:]
+    if not said:
         return messages
-    opened = replace(messages[first], parts=seamed(said, messages[first].parts, PARAGRAPH))
-    return (opened, *messages[first + 1 :])
+    if not turns or turns[0].role != "user":
+        return (Message("user", said), *turns)
+    return (replace(turns[0], parts=seamed(said, turns[0].parts, PARAGRAPH)), *turns[1:])
 
 
 def late_system_in_turn(messages: Conversation) -> Conversation:
