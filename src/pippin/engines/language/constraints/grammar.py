@@ -136,18 +136,15 @@ class GrammarCompiler:
         parts = {} if answer is None else {"answer": answer}
         if calls is not None:
             parts["calls"] = {"lark_grammar": calls}
-        named = [{"name": name, **part} for name, part in parts.items()]
+        starts = parts
         if reasoning is not None:
             build = {"answer": reasoning.around, "calls": reasoning.ahead_of_calls}
-            named = [
-                {
-                    "name": f"whole_{name}",
-                    "lark_grammar": build[name](self.special_id, f"@{name}", thinks=thinks),
-                }
+            starts = {
+                f"whole_{name}": {"lark_grammar": build[name](self.special_id, f"@{name}", thinks=thinks)}
                 for name in parts
-            ] + named
-            parts = {f"whole_{name}": {} for name in parts}
-        either = " | ".join(f"@{name}" for name in parts)
+            }
+        named = [{"name": name, **part} for name, part in {**starts, **parts}.items()]
+        either = " | ".join(f"@{name}" for name in starts)
         whole = [{"lark_grammar": f"start: {either}"}, *named] if len(named) > 1 else [*parts.values()]
         return json.dumps({"grammars": whole}, ensure_ascii=False)
 
