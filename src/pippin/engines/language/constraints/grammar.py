@@ -234,13 +234,11 @@ def _begin(matcher: "LLMatcher", param: str) -> None:
     """Find out what may come first, which copies of the matcher then know, for whom others would wait. Raises
     `ServerError` if nothing may, or too much must."""
     matcher.compute_bitmask()
-    if matcher.is_error():
-        error = str(matcher.get_error())
+    error = str(matcher.get_error())
+    if error or len(matcher.compute_ff_bytes()) > MOST_FORCED:
         why = "nothing satisfies it" if error.startswith("NoExtension") else _one_line(error)
+        why = why or f"it begins with a text of more than {MOST_FORCED} bytes"
         raise ServerError("invalid_request", f"No answer can have this form: {why}.", param)
-    if len(matcher.compute_ff_bytes()) > MOST_FORCED:
-        message = f"The form lets answers begin with one text alone, of more than {MOST_FORCED} bytes: make it shorter."
-        raise ServerError("invalid_request", message, param)
 
 
 def forced_by(matcher: "LLMatcher") -> list[int]:
