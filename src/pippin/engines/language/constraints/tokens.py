@@ -23,7 +23,7 @@ def open_tokens(tokenizer: Tokenizer) -> "LLTokenizer":
     from llguidance import LLTokenizer
 
     asked, ends = _Asked(tokenizer), sorted(tokenizer.eos) or [0]
-    found = LLTokenizer(asked, n_vocab=tokenizer.size, eos_token=ends, slices=list(SLICES))  # type: ignore[arg-type]
+    found = LLTokenizer(asked, n_vocab=tokenizer.size, eos_token=ends, slices=list(SLICES))
     asked.tokens = []  # llguidance has a copy
     return found
 
