@@ -166,7 +166,7 @@ def calls(*each: tuple[str, dict[str, str]]) -> str:
 
 
 def replay(folder: Path, model: Path, template: Path | None, kinds: Sequence[str]) -> None:
-    from tests.agents.wide_model import VOCABULARY, WINDOW, write_template
+    from tests.agents.wide_model import VOCABULARY, WINDOW, write_settings
     from tests.engines.tiny_models import tiny_model
 
     print(f"{'cache':16} {'session':24} requests   tokens reusable  reused   share")
@@ -176,7 +176,7 @@ def replay(folder: Path, model: Path, template: Path | None, kinds: Sequence[str
             size = {"vocab_size": VOCABULARY, "max_position_embeddings": WINDOW, "head_dim": 64}
             made = tiny_model(architecture, Path(name) / "model", **size)
             (made / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
-            write_template(made, model)
+            write_settings(made, model)
             if template is not None:
                 settings = made / "tokenizer_config.json"
                 known = json.loads(settings.read_text()) | {"chat_template": template.read_text()}

@@ -176,7 +176,3 @@ class ToolChoice(Struct, frozen=True, omit_defaults=True):
 
     mode: Literal["auto", "none", "required"] = "auto"
     names: tuple[str, ...] = ()
-
-    def parallel(self, asked: bool | None) -> bool:
-        """Whether there may be several calls: as asked, else where no tool is named. OpenAI's models call that once."""
-        return asked if asked is not None else self.mode != "required" or len(self.names) != 1

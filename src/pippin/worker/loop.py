@@ -13,7 +13,6 @@ import ctypes
 import logging
 import os
 import select
-import sys
 import threading
 import time
 from collections import deque
@@ -311,10 +310,8 @@ def _prepared(preparer: Preparer, order: Submit) -> Answer:
 
 def give_memory_back() -> None:
     """Return memory that the allocator keeps after a large piece of work to the system (glibc's `malloc_trim`)."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
-        if trim is not None:
-            trim(0)
+    with suppress(AttributeError):  # other C libraries have none
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class StepLoop:

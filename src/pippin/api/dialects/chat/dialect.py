@@ -532,7 +532,7 @@ def request_of(fields: ChatRequest) -> GenerationRequest:
         tools=tools,
         toolsets=toolsets,
         tool_choice=choice,
-        parallel_tool_calls=choice.parallel(fields.parallel_tool_calls),
+        parallel_tool_calls=shared.makes_several_calls(fields.parallel_tool_calls, choice),
         stop=shared.stops_of(fields.stop),
         max_tokens=shared.limit_of(fields.max_completion_tokens or fields.max_tokens),
         n=fields.n or 1,

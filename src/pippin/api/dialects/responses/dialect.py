@@ -228,7 +228,7 @@ def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Tool
         toolsets=toolbox.toolsets,
         web_search=toolbox.search,
         tool_choice=choice,
-        parallel_tool_calls=choice.parallel(fields.parallel_tool_calls),
+        parallel_tool_calls=shared.makes_several_calls(fields.parallel_tool_calls, choice),
         max_tool_calls=fields.max_tool_calls,
         stop=shared.stops_of(fields.stop),
         max_tokens=fields.max_output_tokens,

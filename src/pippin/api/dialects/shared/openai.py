@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from pippin.api.dialects.shared.engine_fields import EngineFields, MostTokens, Name
 from pippin.api.dialects.shared.fields import Body, Contract, names_of, unsupported, without_effect
 from pippin.api.dialects.shared.frames import DONE
+from pippin.core.conversation import ToolChoice
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import Accepted, Finished, Progress, Token, Usage
 from pippin.core.parameters import LONGEST_STOP, MOST_STOPS
@@ -64,6 +65,11 @@ class OpenAIFields(EngineFields, kw_only=True, omit_defaults=True):
 def limit_of(most: int | None) -> int | None:
     """The limit of new tokens; None where there is none."""
     return None if most == -1 else most
+
+
+def makes_several_calls(asked: bool | None, choice: ToolChoice) -> bool:
+    """Whether there may be several calls: as asked, else where no tool is named. OpenAI's models call that once."""
+    return asked if asked is not None else choice.mode != "required" or len(choice.names) != 1
 
 
 def stops_of(given: str | tuple[str, ...] | None) -> tuple[str, ...]:

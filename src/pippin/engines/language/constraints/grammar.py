@@ -136,18 +136,15 @@ class GrammarCompiler:
         parts = {} if answer is None else {"answer": answer}
         if calls is not None:
             parts["calls"] = {"lark_grammar": calls}
-        named = [{"name": name, **part} for name, part in parts.items()]
+        starts = parts
         if reasoning is not None:
             build = {"answer": reasoning.around, "calls": reasoning.ahead_of_calls}
-            named = [
-                {
-                    "name": f"whole_{name}",
-                    "lark_grammar": build[name](self.special_id, f"@{name}", thinks=thinks),
-                }
+            starts = {
+                f"whole_{name}": {"lark_grammar": build[name](self.special_id, f"@{name}", thinks=thinks)}
                 for name in parts
-            ] + named
-            parts = {f"whole_{name}": {} for name in parts}
-        either = " | ".join(f"@{name}" for name in parts)
+            }
+        named = [{"name": name, **part} for name, part in {**starts, **parts}.items()]
+        either = " | ".join(f"@{name}" for name in starts)
         whole = [{"lark_grammar": f"start: {either}"}, *named] if len(named) > 1 else [*parts.values()]
         return json.dumps({"grammars": whole}, ensure_ascii=False)
 
@@ -237,13 +234,11 @@ def _begin(matcher: "LLMatcher", param: str) -> None:
     """Find out what may come first, which copies of the matcher then know, for whom others would wait. Raises
     `ServerError` if nothing may, or too much must."""
     matcher.compute_bitmask()
-    if matcher.is_error():
-        error = str(matcher.get_error())
+    error = str(matcher.get_error())
+    if error or len(matcher.compute_ff_bytes()) > MOST_FORCED:
         why = "nothing satisfies it" if error.startswith("NoExtension") else _one_line(error)
+        why = why or f"it begins with a text of more than {MOST_FORCED} bytes"
         raise ServerError("invalid_request", f"No answer can have this form: {why}.", param)
-    if len(matcher.compute_ff_bytes()) > MOST_FORCED:
-        message = f"The form lets answers begin with one text alone, of more than {MOST_FORCED} bytes: make it shorter."
-        raise ServerError("invalid_request", message, param)
 
 
 def forced_by(matcher: "LLMatcher") -> list[int]:

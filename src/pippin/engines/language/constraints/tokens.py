@@ -20,13 +20,11 @@ make no mask faster, and take a third more time and half as much more memory."""
 def open_tokens(tokenizer: Tokenizer) -> "LLTokenizer":
     """llguidance's view of a tokenizer. For 50,000 tokens this takes 0.17 s; other threads stand still for 0.07 s of
     it, for which llguidance keeps the GIL."""
-    from llguidance import LLTokenizer, TokenizerWrapper
+    from llguidance import LLTokenizer
 
-    wrapped = TokenizerWrapper(_WrappedTokenizer(tokenizer))
-    wrapped.tokens = [tokenizer.pieces.spell(token) or b"" for token in range(tokenizer.size)]
-    ends = sorted(tokenizer.eos) or [0]
-    found = LLTokenizer(wrapped, n_vocab=tokenizer.size, eos_token=ends, slices=list(SLICES))
-    wrapped.tokens = []  # llguidance has a copy
+    asked, ends = _Asked(tokenizer), sorted(tokenizer.eos) or [0]
+    found = LLTokenizer(asked, n_vocab=tokenizer.size, eos_token=ends, slices=list(SLICES))
+    asked.tokens = []  # llguidance has a copy
     return found
 
 
@@ -40,18 +38,18 @@ def special_tokens(tokenizer: Tokenizer) -> list[int]:
     ]
 
 
-class _WrappedTokenizer:
-    """The tokenizer interface that llguidance's `TokenizerWrapper` reads."""
+class _Asked:
+    """A tokenizer with what llguidance asks of its own `TokenizerWrapper`."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.eos_token_id = min(tokenizer.eos, default=0)
-        self.bos_token_id = self.tokens = None
         self.special_token_ids = special_tokens(tokenizer)
+        self.tokens = [tokenizer.pieces.spell(token) or b"" for token in range(tokenizer.size)]
         special = (str(tokenizer.pieces.added[token].content) for token in self.special_token_ids)
         self._literals = Literals(tokenizer.backend, "\0".join(special))
 
     def __call__(self, text: str) -> list[int]:
-        # The wrapper calls with bytes to learn whether they are taken.
-        if not isinstance(text, str):
-            raise TypeError("this tokenizer reads text")
         return self._literals.encode(self._literals.shield(text))

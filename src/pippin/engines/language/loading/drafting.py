@@ -59,9 +59,7 @@ def open_speculation(asked: Asked, head: Head, batching: Batching) -> Speculatio
 def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
     """The drafter's folder, if one is asked for. Raises `ServerError("load_failed")` where two are, or a kind alone."""
     if options.mtp and options.draft_model_path is not None:
-        message = (
-            "mtp drafts with the head in the model's own checkpoint, draft_model_path with another: give one."
-        )
+        message = "mtp drafts with the model's own head, draft_model_path with another: give one."
         raise ServerError("load_failed", message, "mtp")
     if options.mtp:
         return folder

@@ -97,6 +97,7 @@ class LanguagePreparer:
         if ending is not None:
             self.tokenizer.eos |= {ending}
         self._grammars = GrammarCompiler(self.tokenizer)
+        self.make_ahead = self._grammars.open_tokens
         self._spacing = options.json_spacing
         ends = map(self.tokenizer.single, infill.ENDS)
         self._infill_ends = frozenset(token for token in ends if token is not None)
@@ -155,10 +156,6 @@ class LanguagePreparer:
         """Prepare requests with media from now on: the weights are loaded, and take what `media` makes of prompts."""
         self._renderer = self.open_renderer(media)
         self._loaded = True
-
-    def make_ahead(self) -> None:
-        """Make what the first grammar needs: threads of running sequences stand still for a part of it."""
-        self._grammars.open_tokens()
 
     def _must_wait(self, request: GenerationRequest) -> bool:
         """Whether the loaded model decides how the request is prepared: it has media, or messages for a model whose
