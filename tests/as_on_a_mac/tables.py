@@ -16,7 +16,7 @@ import mlx.core as mx
 import pytest
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.language.kv_cache import probe
+from pippin.engines.language.kv_cache import agreement, probe
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching
 from tests.as_on_a_mac.gpu import Gpu, compute_as_a_gpu
 from tests.as_on_a_mac.test_trials import (
@@ -90,7 +90,8 @@ def _faults(model: Any, plain: Batching, measured: Measured) -> str:
     for fault in ALL_FAULTS:
         with pytest.MonkeyPatch.context() as patched:
             compute_as_a_gpu(patched.setattr, Gpu())
-            patched.setattr(probe, "FAILURES", ())  # a fault that raises would show nothing
+            for module in (probe, agreement):
+                patched.setattr(module, "FAILURES", ())  # a fault that raises would show nothing
             inject(patched, fault)
             try:
                 batching, differences = measured.tried(model)

@@ -14,7 +14,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.device import DevicePlan
-from pippin.engines.language.kv_cache import probe
+from pippin.engines.language.kv_cache import agreement, probe
 from pippin.engines.language.kv_cache.agreement import CASTS_AT_ONCE, TOLERANCE
 from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
 from pippin.engines.language.kv_cache.kinds.base import SlotTable
@@ -247,7 +247,8 @@ def test_every_fault_of_a_batch_is_found(
 
 def with_fault(model: Any, fault: str, monkeypatch: pytest.MonkeyPatch) -> Batching:
     with monkeypatch.context() as patched:
-        patched.setattr(probe, "FAILURES", ())  # a fault that raises would show nothing
+        for module in (probe, agreement):
+            patched.setattr(module, "FAILURES", ())  # a fault that raises would show nothing
         inject(patched, fault)
         return choose_batching(model, ModelOptions())
 

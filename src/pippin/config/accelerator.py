@@ -61,7 +61,8 @@ def told_budget(options: ServerOptions) -> int:
     budget, asked = memory_budget(options), options.memory_budget_gb or 0
     if budget < int(asked * 1e9):
         message = (
-            "memory_budget_gb is %g: models take %.1f, as macOS lets a GPU keep %.1f (iogpu.wired_limit_mb)"
+            "memory_budget_gb is %g: models take %.1f GB, since macOS lets a GPU keep %.1f GB in all. For more, raise "
+            "iogpu.wired_limit_mb with sysctl, and start the server again."
         )
         log.warning(message, asked, budget / 1e9, working_set() / 1e9)
     return budget
