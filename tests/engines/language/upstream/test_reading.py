@@ -202,7 +202,7 @@ def test_an_encoder_turns_by_the_base_of_its_configuration(said: Json, tmp_path:
     assert {module.theta for module in model.modules() if hasattr(module, "theta")} == {100.0}
 
 
-def test_all_norms_of_an_encoder_have_its_epsilon_and_a_projector_no_biases_that_it_does_without(
+def test_norms_of_an_encoder_have_its_epsilon_and_a_projector_its_biases(
     tmp_path: Path,
 ) -> None:
     model = loaded(

@@ -619,9 +619,8 @@ def test_numbers_that_contradict_the_encoder_are_told_before_a_picture_is_cut_by
     said = {"processor": {"patch_size": 8, "spatial_merge_size": 2, "processor_class": "A"}, **nothing}
 
     def told(side: int, whole: dict[str, Any]) -> list[str]:
-        return unprepared(
-            {**nothing, "processor": whole}, processor, {"vision_config": {"image_size": side}}
-        )["image"]
+        config = {"model_type": "mistral3", "vision_config": {"image_size": side}}
+        return unprepared({**nothing, "processor": whole}, processor, config)["image"]
 
     assert told(224, said["processor"]) == ["patch_size"]
     assert told(336, {}) == ["crop_size"]

@@ -32,7 +32,7 @@ def rate_of(processor: Any, kind: str, said: Mapping[str, Any]) -> FrameRate:
         most=found.max_frames,
         group=max(found.frame_factor, 1),
     )
-    if getattr(component, "sample_frames_in_loader", False):
+    if component is not None and getattr(component, "sample_frames_in_loader", False):
         return replace(rate, sampler=component.sample_frames)
     match name:
         case "MiniCPMVVideoProcessor":

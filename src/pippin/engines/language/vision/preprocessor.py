@@ -249,11 +249,10 @@ def unprepared(
             if modality == "video" and said.get("num_frames") and not hasattr(own, "num_frames"):
                 found[modality].append("num_frames")
     if "image" in found:
-        found["image"] += [
-            name
-            for name, value in settings[WHOLE].items()
-            if type(value) is int and getattr_static(processor, name, value) != value
-        ]
+        # Its class takes them from config.json; those of others may hold what they make of them.
+        names = ("patch_size", "spatial_merge_size") if config.get("model_type") == "mistral3" else ()
+        whole = settings[WHOLE]
+        found["image"] += [each for each in names if whole.get(each) not in (None, getattr(processor, each))]
         found["image"] += _other_tiles(getattr(processor, "image_processor", None), config)
     return found
 
