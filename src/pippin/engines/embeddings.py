@@ -337,6 +337,8 @@ class EmbeddingPreparer(EncodingPreparer):
             except TooLong as error:
                 raise self.too_long(f"{param} has {error.least} tokens or more", param) from None
         else:
+            if overflow == "error" and len(item) > self.tokenizer.limit:
+                raise self.too_long(f"{param} has {len(item)} tokens", param)
             sequence = self.tokenizer.checked(item, param)
         if len(sequence.tokens) <= self.tokenizer.limit:
             return sequence
@@ -367,7 +369,10 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     preparer.spec = spec  # which has the pool's share by now
     encodes = is_encoder(preparer.config)
     forward = _encoder(preparer) if encodes else _language_model(preparer, progress)
-    preparer.dimensions = int(forward([EncoderInput((preparer.tokenizer.pad,))]).shape[1])
+    vector = forward([EncoderInput((preparer.tokenizer.pad,))])
+    if vector.ndim != 2:
+        refuse_unknown(spec.info.id, "late interaction")
+    preparer.dimensions = int(vector.shape[1])
     preparer.info = msgspec.structs.replace(preparer.info, dimensions=preparer.dimensions)
     return EncodingEngine(forward)
 

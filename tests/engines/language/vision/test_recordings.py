@@ -15,7 +15,7 @@ from transformers import WhisperFeatureExtractor
 from pippin.core.conversation import Audio, Inline
 from pippin.core.errors import ServerError
 from pippin.engines import sound
-from pippin.engines.language.vision.preprocessor import hearing_part, unprepared
+from pippin.engines.language.vision.preprocessor import hearing_part, settings_in, unprepared
 from tests.engines.language.vision.any_family import shrink, write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
@@ -75,7 +75,7 @@ def test_what_prepares_sound_is_held_against_the_folder(
     processor: Any, said: dict[str, Any], told: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
-    assert unprepared(tmp_path, processor)["audio"] == told
+    assert unprepared(settings_in(tmp_path), processor)["audio"] == told
 
 
 def test_how_long_a_sound_is_is_told_whatever_the_files_say() -> None:

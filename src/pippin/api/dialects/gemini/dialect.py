@@ -423,8 +423,9 @@ class GeminiDialect(Dialect[GeminiShape]):
         reader = ContentsReader(detail_of(config.media_resolution, f"{CONFIG}.mediaResolution"))
         if fields.system_instruction is not None:
             reader.system(fields.system_instruction, "systemInstruction")
+        before = len(reader.messages)
         reader.read(fields.contents)
-        if all(message.role == "system" for message in reader.messages):
+        if len(reader.messages) == before:
             raise invalid("contents", "must hold something that a model here can read.")
         given = (fields.tools,) if isinstance(fields.tools, GivenTool) else fields.tools or ()
         tools, elsewhere = tools_of(given)

@@ -577,8 +577,9 @@ def _read(fields: MessagesBody) -> MessagesReader:
     """The conversation, of which something is left that models here can read."""
     reader = MessagesReader()
     reader.system(fields.system or [])
+    before = len(reader.messages)
     reader.read(fields.messages)
-    if all(message.role == "system" for message in reader.messages):
+    if len(reader.messages) == (before if fields.messages else 0):
         raise invalid("messages", "must hold something that a model here can read.")
     return reader
 
