@@ -66,10 +66,6 @@ ALWAYS: dict[str, Config] = {
 """Fields of which transformers' class of an architecture knows one value, and writes none."""
 
 
-EVERY = {"full_attention_interval": "linear_attention", "sliding_window_pattern": "sliding_attention"}
-"""The fields that tell of how many layers one has full attention, and what the others have."""
-
-
 def filled(config: Config, required: Iterable[str] = ()) -> Config:
     """The configuration with what its architecture leaves out in the newest spelling, and with the fields that a class
     requires, as far as others tell them."""
@@ -117,15 +113,20 @@ def refuse_left_out(config: Config, taken: Container[str]) -> None:
     if summing and config.get("num_experts_per_tok") == 1 and config.get(summing):
         with_it = "" if summing == "num_experts_per_tok" else f" with {summing}"
         raise unread(f"num_experts_per_tok 1{with_it}")
-    for field, kind in EVERY.items():
-        types = config.get("layer_types")
-        if field not in taken or "layer_types" in taken or (types is None and kind == "sliding_attention"):
-            continue
-        count, every = config.get("num_hidden_layers") or 0, _pattern(config).get(field)
-        every = every or config.get(field) or 4
-        own = [kind if place % every else "full_attention" for place in range(1, count + 1)]
-        if (types or own) != own or "full_attention" not in own:
-            raise unread(f"layer_types {types or own!r}")
+    refuse_order(config, taken, "full_attention_interval", "linear_attention")
+
+
+def refuse_order(config: Config, taken: Container[str], field: str, kind: str) -> None:
+    """Raises `ValueError` for types of layers that `field` can't tell, where the class takes that alone: of how many
+    layers the last has full attention, and the others `kind`."""
+    if field not in taken or "layer_types" in taken:
+        return
+    count, every = config.get("num_hidden_layers") or 0, _pattern(config).get(field)
+    every = every or config.get(field) or 4
+    own = [kind if place % every else "full_attention" for place in range(1, count + 1)]
+    types = config.get("layer_types") or own
+    if types != own or "full_attention" not in own:
+        raise unread(f"layer_types {types!r}")
 
 
 def refuse_unlike(config: Config, taken: Container[str], names: Iterable[str]) -> None:

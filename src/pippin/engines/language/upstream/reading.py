@@ -15,7 +15,13 @@ from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
 from pippin.engines.language.configuration import NONE, Config, completed, rotary_tables, turns_of
 from pippin.engines.language.upstream.classes import replaced
-from pippin.engines.language.upstream.fields import ENCODING, names_read, refuse_left_out, refuse_unlike
+from pippin.engines.language.upstream.fields import (
+    ENCODING,
+    names_read,
+    refuse_left_out,
+    refuse_order,
+    refuse_unlike,
+)
 from pippin.engines.language.upstream.mends import SHARED, make_of, mends
 from pippin.engines.language.upstream.newest import for_mlx_vlm, in_columns, in_its_family, renamed, taken
 from pippin.engines.language.upstream.quantised import Arrays, settle_bits
@@ -182,7 +188,10 @@ def _refuse_left_out(model: nn.Module, config: Config) -> None:
     read = model.config
     for text, held in [(config[name], getattr(read, name, None)) for name in named] or [(config, read)]:
         if is_dataclass(held):
-            refuse_left_out(text, _Read({each.name for each in fields(held)}, _language(model)))
+            taken = _Read({each.name for each in fields(held)}, _language(model))
+            refuse_left_out(text, taken)
+            if text.get("layer_types"):
+                refuse_order(text, taken, "sliding_window_pattern", "sliding_attention")
         if text.get("model_type") == "llama4_text":
             _refuse_other_layers(text)
     gelus = [name for name, module in model.named_modules() if type(module) is nn.GELU]
