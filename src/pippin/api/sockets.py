@@ -20,6 +20,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import Meta, Struct
 from starlette.requests import HTTPConnection, Request
+from starlette.status import WS_1001_GOING_AWAY, WS_1008_POLICY_VIOLATION, WS_1009_MESSAGE_TOO_BIG
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pippin.api.access.exchange import SCOPE_KEY, Exchange, exchange_of, write_line
@@ -42,9 +43,6 @@ log = logging.getLogger(__name__)
 
 WAITING: Final = 16
 """Messages that a client may send ahead of the one being answered."""
-TOO_MANY: Final = 1008  # close code: policy violation
-TOO_BIG: Final = 1009  # close code: a message larger than --max-body-mb
-SPENT: Final = 1001  # close code: the server stops
 
 PROTOCOL: Final = "realtime"
 """The subprotocol that OpenAI's clients offer beside their key; browsers can't send a key in another way."""
@@ -79,7 +77,7 @@ class Channel(Presence):
                 self.held.free(size_of(message))
             elif self.gone:
                 return
-        await self.end(SPENT, SHUTTING_DOWN.message)
+        await self.end(WS_1001_GOING_AWAY, SHUTTING_DOWN.message)
 
     async def send(self, event: bytes) -> None:
         """Send one event, as JSON. Does nothing after the client has left."""
@@ -103,7 +101,7 @@ class Channel(Presence):
     async def _read(self) -> None:
         while (message := await self._socket.receive())["type"] != "websocket.disconnect":
             if self._messages.qsize() >= WAITING:
-                await self.end(TOO_MANY, f"More than {WAITING} messages wait to be answered.")
+                await self.end(WS_1008_POLICY_VIOLATION, f"More than {WAITING} messages wait to be answered.")
                 break
             text = message.get("text")
             data = text if text is not None else message.get("bytes") or b""
@@ -111,7 +109,7 @@ class Channel(Presence):
                 self.held.free(size_of(data))
             else:
                 self._messages.put_nowait(data)
-        if message.get("code") == TOO_BIG:
+        if message.get("code") == WS_1009_MESSAGE_TOO_BIG:
             log.warning("A WebSocket is closed: %s.", message.get("reason") or "a message is too large")
         self.left()
 
@@ -152,7 +150,6 @@ def asked_on(socket: HTTPConnection, path: str) -> Request:
         id=uuid4().hex,
         own_id=True,
         path=path,
-        route=path,
         started=time.perf_counter(),
         status=None,
         gone=False,
@@ -160,12 +157,8 @@ def asked_on(socket: HTTPConnection, path: str) -> Request:
         refusal="",
         facts={},
     )
-    scope = {**socket.scope, "type": "http", "method": "POST", "path": path, SCOPE_KEY: exchange}
-
-    async def receive() -> dict[str, Any]:
-        raise AssertionError("the body of such a request is given")
-
-    return Request(scope, receive)
+    # Without a body to receive: it is given.
+    return Request({**socket.scope, "type": "http", "method": "POST", "path": path, SCOPE_KEY: exchange})
 
 
 PATH: Final = f"{VERSION}/responses"

@@ -18,12 +18,14 @@ from functools import partial
 from typing import Final, Literal
 
 from starlette.datastructures import Headers
+from starlette.status import WS_1001_GOING_AWAY
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from pippin.api.access.errors import INTERNAL, Errors
 from pippin.api.access.exchange import GOOGLE_KEY, Exchange, exchange_of
 from pippin.api.access.keys import Allowance, Key, Keyring
+from pippin.api.dialects.registry import unversioned
 from pippin.api.http.body import check_json
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import SHUTTING_DOWN, ServerError, trace_of
@@ -34,8 +36,6 @@ log = logging.getLogger(__name__)
 OPEN_PATHS: Final = frozenset({"/", "/health", "/v1/health", "/healthz", "/readyz"})
 PAGE: Final = "/page/"
 """Addresses below it are files of the page, the same for everybody; the page asks for the key itself."""
-GOING_AWAY: Final = 1001
-"""The close code of a WebSocket when the server stops (RFC 6455, section 7.4.1)."""
 METRICS_PATHS: Final = frozenset({"/metrics", "/v1/metrics"})
 READS: Final = frozenset({"GET", "HEAD", "DELETE"})
 """Methods of requests without a body, which are counted when they come; others are when their body is read."""
@@ -124,7 +124,7 @@ class Guard:
         self._management_open = not self._keys and (loopback or options.allow_unauthenticated)
         self._salted = self._keys.salts
         # These need no key, nor does anything below them.
-        self._open_paths = tuple(bare(path).rstrip("/") for path in options.open_paths)
+        self._open_paths = tuple(unversioned(path).rstrip("/") for path in options.open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -223,7 +223,7 @@ class Guard:
 
     def _check_management(self, headers: Headers, exchange: Exchange, path: str) -> None:
         may = exchange.may_use_tools if is_within(path, EXECUTE_TOOL) else exchange.manages
-        if not may and bare(path) not in self._options.open_management:
+        if not may and unversioned(path) not in self._options.open_management:
             raise ServerError("permission", NO_ADMIN if exchange.key else NO_KEY)
         origin = headers.get("origin")
         own = self._options.page and origin is not None and self._is_own(origin, headers)
@@ -238,7 +238,7 @@ def check_endpoint(key: Key, path: str) -> None:
     if key.endpoints is not None and not any(is_within(path, each) for each in key.endpoints):
         raise ServerError(
             "permission",
-            f"This API key does not open {bare(path)!r}; its operator says what it opens.",
+            f"This API key does not open {unversioned(path)!r}; its operator says what it opens.",
         )
 
 
@@ -248,12 +248,7 @@ def is_management(path: str, method: str) -> bool:
 
 def is_within(path: str, prefix: str) -> bool:
     """Whether an address is `prefix` (without /v1) or below it."""
-    return f"{bare(path)}/".startswith(f"{prefix}/")
-
-
-def bare(path: str) -> str:
-    """The address without its version."""
-    return path[len("/v1") :] if path == "/v1" or path.startswith("/v1/") else path
+    return f"{unversioned(path)}/".startswith(f"{prefix}/")
 
 
 def host_name(host: str) -> str:
@@ -324,14 +319,12 @@ class LastCatcher:
         try:
             await self._app(scope, receive, send_watched)
         except asyncio.CancelledError:
+            socket = WebSocket(scope, receive, send)
             with contextlib.suppress(RuntimeError, OSError):  # it is closed already
                 if accepted:
-                    await send(
-                        {"type": "websocket.close", "code": GOING_AWAY, "reason": SHUTTING_DOWN.message}
-                    )
+                    await socket.close(WS_1001_GOING_AWAY, SHUTTING_DOWN.message)
                 else:
-                    reply = self._errors.reply(SHUTTING_DOWN, scope)
-                    await WebSocket(scope, receive, send).send_denial_response(reply)
+                    await socket.send_denial_response(self._errors.reply(SHUTTING_DOWN, scope))
 
 
 REPORTED = tuple(
