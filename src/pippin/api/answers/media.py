@@ -284,7 +284,7 @@ class MediaResolver:
                     found = {name.lower(): value for name, value in response.headers}
                     location = found.get(b"location")
                     if response.status in REDIRECTS and location is not None:
-                        url = urljoin(url, _text_of(location))
+                        url = urljoin(url, location.decode(errors="replace"))
                         continue
                     if response.status != 200:
                         raise _refusal(param, f"could not be fetched: status {response.status}.")
@@ -371,13 +371,6 @@ def plain_host(host: str) -> str:
         return httpx.URL(scheme="http", host=host).raw_host.decode("ascii")
     except (ValueError, httpx.InvalidURL):
         return host
-
-
-def _text_of(header: bytes) -> str:
-    try:
-        return header.decode()
-    except UnicodeDecodeError:
-        return header.decode("latin-1")
 
 
 class _CheckedNetwork(httpcore.AsyncNetworkBackend):
