@@ -67,21 +67,19 @@ class Names:
         self._listed = [(entry.called, entry.kind) for entry in options.models if entry.listed]
         self._ids: dict[str, str] = {}  # of models that the operator named, filled on first lookup
 
-    def model(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
-        """The model's info, from its worker if it is loaded. Raises `ServerError`."""
-        loaded = self._pool.info(name)
-        if loaded is not None and name != DEFAULT:
-            return loaded
+    async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
+        """The model's info, from its worker if it is loaded; a lookup that needs the disk runs in a thread. Raises
+        `ServerError`."""
+        loaded = self._served_and_loaded(kind or "language") if name == DEFAULT else self._pool.info(name)
+        return loaded if loaded is not None else await asyncio.to_thread(self._look_up, name, kind)
+
+    def _look_up(self, name: str, kind: ModelKind | None) -> ModelInfo:
+        """What `find` finds, by the disk."""
         meant = self.meant(name, kind)
         info = self._catalog.resolve(meant)
         if name == DEFAULT:
             self._ids[meant] = info.id
         return self._pool.info(info.id) or info
-
-    async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
-        """Find what `model` finds; a lookup that needs the disk runs in a thread. Raises as `model` does."""
-        loaded = self._served_and_loaded(kind or "language") if name == DEFAULT else self._pool.info(name)
-        return loaded if loaded is not None else await asyncio.to_thread(self.model, name, kind)
 
     def meant(self, name: str, kind: ModelKind | None = None) -> str:
         """The catalog's name for the model, which may not be downloaded yet.
