@@ -30,8 +30,9 @@ from pippin.api.dialects.responses.answer import STEERED
 from pippin.api.dialects.responses.dialect import items_of
 from pippin.api.dialects.responses.items import parts_of
 from pippin.api.dialects.shared.fields import unsupported
+from pippin.api.dialects.shared.frames import typed_frame
 from pippin.api.dialects.shared.openai import error_body
-from pippin.api.http.body import ARRIVING, HELD, MIB, HeldBytes, Presence, decoded_bytes, no_room
+from pippin.api.http.body import ARRIVING, HELD, MIB, HeldBytes, Presence, decoded_bytes
 from pippin.api.routing import Api
 from pippin.api.stored_responses.response_store import Item, OwnedHistory, ResponseStore, StoredResponse
 from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
@@ -254,8 +255,7 @@ def refusal(event: dict[str, Any], code: str, why: str, encoder: SavingEncoder |
     error = {"type": "invalid_request_error", "code": code, "message": why}
     if encoder is not None:
         return encoder.told("response.steer.failed", steer=steer, error=error)
-    fields = {"type": "response.steer.failed", "sequence_number": 0, "steer": steer, "error": error}
-    return b"data: " + msgspec.json.encode(fields) + b"\n\n"
+    return typed_frame("response.steer.failed", sequence_number=0, steer=steer, error=error)
 
 
 class ConnectionHistory(OwnedHistory):
@@ -335,8 +335,7 @@ class ResponsesSocket:
 
     def _hold(self, size: int) -> None:
         """Count bytes until the end of the turn. Raises `ServerError`."""
-        if not self._channel.held.take(size):
-            raise no_room()
+        self._channel.held.need(size)
         self._held += size
 
     def _steers(self, message: str | bytes) -> bool:
@@ -369,7 +368,7 @@ class ResponsesSocket:
     async def _answer(self, request: Request, message: str | bytes) -> None:
         event = self._event_of(message)
         opened = exchange_of(self._socket.scope)
-        if opened.key_now is not None and opened.key_now() != opened.key:
+        if opened.key is not None and opened.key not in self._api.keys.keys:
             raise ServerError(
                 "authentication", "The API key of this connection was withdrawn or changed; connect again."
             )

@@ -14,7 +14,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Literal
 
 from starlette.datastructures import Headers
@@ -146,8 +145,7 @@ class Guard:
             is_open = self._is_harmless(path)
             if any(is_within(path, each) for each in self._open_paths):
                 is_open = not is_management(path, method)
-            is_socket = scope["type"] == "websocket"
-            self._check_key(headers, exchange, is_open=is_open, is_socket=is_socket)
+            self._check_key(headers, exchange, is_open=is_open)
         # What the caller may do beside using models is decided once, here, for every route.
         key, opened = exchange.key, EXECUTE_TOOL in self._options.open_management
         exchange.manages = self._management_open or (key is not None and key.is_admin)
@@ -206,11 +204,10 @@ class Guard:
             return True
         return any(self._keys.find(shown) for shown in shown_keys(headers))
 
-    def _check_key(self, headers: Headers, exchange: Exchange, *, is_open: bool, is_socket: bool) -> None:
+    def _check_key(self, headers: Headers, exchange: Exchange, *, is_open: bool) -> None:
         for shown in shown_keys(headers):
             key = self._keys.find(shown)
             if key is not None:
-                exchange.key_now = partial(self._keys.of_digest, key.digest) if is_socket else None
                 exchange.caller, exchange.key, exchange.anonymous = key.name, key, False
                 if not is_open:
                     check_endpoint(key, exchange.path)
