@@ -296,14 +296,13 @@ class Run:
         self,
         id: str,
         lease: Lease,
-        request: GenerationRequest | None,
         on_close: Callable[["Run"], None],
         *,
         resumes: bool = False,
         on_fault: Callable[[ErrorReport], None] = lambda _: None,
     ) -> None:
-        """`request`: a generation as the client sent it; None for other tasks. `resumes`: a stream goes on where its
-        worker was lost. `on_fault`: called with the last report if the request is what ends workers."""
+        """`resumes`: a stream goes on where its worker was lost. `on_fault`: called with the last report if the request
+        is what ends workers."""
         self.id = id
         self.accepted: Accepted | None = None
         self._lease = lease
@@ -314,7 +313,6 @@ class Run:
         self._again: asyncio.Task[None] | None = None  # sends the request to the next worker
         self._losses = self._kills = 0  # of workers, since the answer came further; `_kills` from outside
         self._reached = -1
-        self._request = request
         self._on_close = on_close
         self._closed = False
 
@@ -346,7 +344,7 @@ class Run:
         self._closed = True
         self._drop()
         self._mailbox.leave()
-        self._lease.release(None if self._request is None else self._request.keep_alive)
+        self._lease.release(self._task.request.keep_alive if isinstance(self._task, Generate) else None)
         self._on_close(self)
 
     # Called by the service
@@ -503,7 +501,6 @@ class Service:
             run = Run(
                 id,
                 lease,
-                task.request if isinstance(task, Generate) else None,
                 self._forget,
                 resumes=self._options.resume_streams,
                 on_fault=partial(self._quarantine.add, model, task),
@@ -630,7 +627,7 @@ class Service:
 
     async def _ask(self, lease: Lease, request: GenerationRequest, id: str) -> str:
         """Run a request of Pippin's own on a held lease, and return the answer's text."""
-        run = Run(id, lease, request, on_close=lambda run: None)
+        run = Run(id, lease, on_close=lambda run: None)
         await run.begin(Generate(with_defaults(request, lease.slot.options, lease.worker.info)))
         try:
             return (await run.collect()).choices[0].text("text")
