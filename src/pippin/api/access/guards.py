@@ -43,7 +43,7 @@ LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
 EXECUTE_TOOL: Final = "/mcp/execute"
 MANAGED: Final = (
     *("/unload", "/load", "/models", "/cache", "/settings", EXECUTE_TOOL),
-    *("/api/pull", "/api/delete", "/api/copy", "/api/create", "/api/push"),
+    *("/api/pull", "/api/delete", "/api/copy"),
 )
 """Paths below which every request that changes something is management."""
 STORED: Final = ("/responses", "/conversations", "/files", "/batches")
@@ -121,7 +121,6 @@ class Guard:
         # Whether each address of the machine is a host of its own: those that are numbers, not names.
         self._any_address = not loopback and not named
         self._management_open = not self._keys and (loopback or options.allow_unauthenticated)
-        self._salted = self._keys.salts
         # These need no key, nor does anything below them.
         self._open_paths = tuple(unversioned(path).rstrip("/") for path in options.open_paths)
 
@@ -150,7 +149,7 @@ class Guard:
         key, opened = exchange.key, EXECUTE_TOOL in self._options.open_management
         exchange.manages = self._management_open or (key is not None and key.is_admin)
         exchange.may_use_tools = exchange.manages or (key is not None and key.mcp_tools) or opened
-        exchange.cache_salt = exchange.owner if self._salted else ""
+        exchange.cache_salt = exchange.owner if self._keys.salts else ""
         if is_management(path, method):
             self._check_management(headers, exchange, path)
         if scope["type"] == "http" and method in READS and not self._is_harmless(path):
