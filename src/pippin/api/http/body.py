@@ -68,18 +68,19 @@ def drawn_bytes(events: Iterable[Event]) -> int:
         if isinstance(event, PartDelta):
             size += len(event.text) + TOKEN_BYTES * len(event.tokens)
         else:
-            size += _bytes_of(event)
+            size += bytes_in(event)
     return size
 
 
-def _bytes_of(value: Any) -> int:
+def bytes_in(value: Any) -> int:
+    """The approximate size of the texts and bytes in a value."""
     match value:
         case str() | bytes():
             return len(value)
         case tuple():
-            return sum(ITEM_BYTES + _bytes_of(item) for item in value)
+            return sum(ITEM_BYTES + bytes_in(item) for item in value)
         case Struct():
-            return sum(_bytes_of(getattr(value, name)) for name in value.__struct_fields__)
+            return sum(bytes_in(getattr(value, name)) for name in value.__struct_fields__)
         case _:
             return 0
 
