@@ -135,8 +135,6 @@ MOST_FETCHES = 8
 ANY_PUBLIC = "*"
 """Among the hosts of `--media-host`: any host of the open internet."""
 
-MayConnect = Callable[[str, str], bool]
-
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -376,7 +374,7 @@ def plain_host(host: str) -> str:
 class _CheckedNetwork(httpcore.AsyncNetworkBackend):
     """Connects to an address only after checking it; TLS still verifies the host's own name."""
 
-    def __init__(self, param: str, may_connect: MayConnect) -> None:
+    def __init__(self, param: str, may_connect: Callable[[str, str], bool]) -> None:
         self._param = param
         self._may_connect = may_connect
         self._inner = httpcore.AnyIOBackend()
