@@ -11,10 +11,9 @@ from msgspec import Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from pippin.api.access.errors import Errors
-from pippin.api.access.exchange import Endpoint, exchange_of
+from pippin.api.access.exchange import Endpoint, exchange_of, noted
 from pippin.api.access.keys import Keyring
 from pippin.api.answers.answer import Observer
 from pippin.api.answers.handler import Handler
@@ -88,13 +87,9 @@ class DocumentedRoute(Route):
         self, path: str, endpoint: Endpoint, *methods: str, pattern: str = "", **contents: Unpack[Contents]
     ) -> None:
         super().__init__(path, endpoint, methods=methods or ["GET"])
-        self.pattern = pattern or path
+        self.app = noted(pattern or path, self.app)
         self.contents = contents
         self.help = inspect.getdoc(endpoint) or ""
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange_of(scope).route = self.pattern
-        await super().handle(scope, receive, send)
 
 
 def both(path: str, endpoint: Endpoint, *methods: str, **contents: Unpack[Contents]) -> list[Route]:

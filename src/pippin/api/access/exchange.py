@@ -125,6 +125,16 @@ def caller_of(scope: Scope) -> str:
     return exchange_of(scope).caller
 
 
+def noted(route: str, app: ASGIApp) -> ASGIApp:
+    """The application of a route; it records the route in the exchange."""
+
+    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+        exchange_of(scope).route = route
+        await app(scope, receive, send)
+
+    return noting
+
+
 def open_exchange(scope: Scope) -> Exchange:
     """Put a new exchange into the scope; the client's own request id is used if it is well-formed.
 
