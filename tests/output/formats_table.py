@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pippin.output.formats import tool_format, tool_formats
-from pippin.output.reasoning_formats import ReasoningFormat, read_formats
+from pippin.output.reasoning_formats import FORMATS, ReasoningFormat
 from pippin.output.tool_format import ToolFormat
 from tests.output.families import BY_NAME, FAMILIES, Family
 
@@ -29,7 +29,7 @@ def tool_table() -> str:
 
 def reasoning_table() -> str:
     rows = []
-    for found in sorted(read_formats(), key=lambda each: each.name):
+    for found in sorted(FORMATS.values(), key=lambda each: each.name):
         families = [
             family
             for family in (*FAMILIES, *BY_NAME)

@@ -3,12 +3,14 @@
 import itertools
 from collections.abc import Iterable
 from typing import Final
+from unittest.mock import patch
 
 from hypothesis import settings
 
 from pippin.core.completion import collect
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.events import Event, PartDelta, PartEnded, PartStarted
+from pippin.output import reader as output_reader
 from pippin.output.formats import reasoning_format, tool_format
 from pippin.output.reader import Formats, Markup, OutputReader, ToolUse
 
@@ -27,18 +29,18 @@ def reader_of(
     markup: Markup | None = None,
     may_think: bool = False,
 ) -> OutputReader:
-    counter = itertools.count()
-    return OutputReader(
-        0,
-        Formats(
-            tools=tool_format(format) if format else None,
-            reasoning=reasoning_format(reasoning) if reasoning else None,
-        ),
-        ToolUse(tools=tools, choice=choice or ToolChoice(), parallel=parallel),
-        thinking="begun" if thinking else "possible" if may_think else "marked",
-        markup=markup or Markup(),
-        new_call_id=lambda: f"call_{next(counter)}",
-    )
+    ids = map("call_{}".format, itertools.count())
+    with patch.object(output_reader, "random_call_id", lambda *_: next(ids)):
+        return OutputReader(
+            0,
+            Formats(
+                tools=tool_format(format) if format else None,
+                reasoning=reasoning_format(reasoning) if reasoning else None,
+            ),
+            ToolUse(tools=tools, choice=choice or ToolChoice(), parallel=parallel),
+            thinking="begun" if thinking else "possible" if may_think else "marked",
+            markup=markup or Markup(),
+        )
 
 
 def read(reader: OutputReader, pieces: Iterable[str], *, truncated: bool = False) -> list[Event]:

@@ -69,7 +69,6 @@ def open_api(service: Service, settings: Settings, mcp: McpSettings | None = Non
         handler=handler,
         dialects=dialects,
         keys=keys,
-        limits=limits,
         errors=Errors(dialects),
         observer=observer,
         ledger=Ledger(handler.answers.usage),
@@ -93,7 +92,7 @@ def create_app(api: Api) -> ASGIApp:
     api.batches.app = app
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
     app = BodyMemory(app, largest, caller_of)
-    app = guard = Guard(app, options, api.keys, api.limits, errors)
+    app = guard = Guard(app, options, api.keys, api.handler.limits, errors)
     api.settings.followers.append(guard.adopt)
     if options.allowed_origins:
         app = CORSMiddleware(

@@ -14,7 +14,6 @@ from starlette.routing import Route
 
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import Endpoint, exchange_of, noted
-from pippin.api.access.guards import Limits
 from pippin.api.access.keys import Keyring
 from pippin.api.answers.answer import Observer
 from pippin.api.answers.handler import Handler
@@ -39,7 +38,6 @@ class Api(Struct, frozen=True, kw_only=True):
     handler: Handler
     dialects: Mapping[str, AnyDialect]
     keys: Keyring
-    limits: Limits
     errors: Errors
     observer: Observer
     ledger: Ledger

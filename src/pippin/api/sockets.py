@@ -20,6 +20,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import Meta, Struct
 from starlette.requests import HTTPConnection, Request
+from starlette.status import WS_1001_GOING_AWAY, WS_1008_POLICY_VIOLATION, WS_1009_MESSAGE_TOO_BIG
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pippin.api.access.exchange import SCOPE_KEY, Exchange, exchange_of, write_line
@@ -29,8 +30,9 @@ from pippin.api.dialects.responses.answer import STEERED
 from pippin.api.dialects.responses.dialect import items_of
 from pippin.api.dialects.responses.items import parts_of
 from pippin.api.dialects.shared.fields import unsupported
+from pippin.api.dialects.shared.frames import typed_frame
 from pippin.api.dialects.shared.openai import error_body
-from pippin.api.http.body import ARRIVING, HELD, MIB, HeldBytes, Presence, decoded_bytes, no_room
+from pippin.api.http.body import ARRIVING, HELD, MIB, HeldBytes, Presence, decoded_bytes
 from pippin.api.routing import Api
 from pippin.api.stored_responses.response_store import Item, OwnedHistory, ResponseStore, StoredResponse
 from pippin.api.stored_responses.saving import SavingDialect, SavingEncoder
@@ -42,9 +44,6 @@ log = logging.getLogger(__name__)
 
 WAITING: Final = 16
 """Messages that a client may send ahead of the one being answered."""
-TOO_MANY: Final = 1008  # close code: policy violation
-TOO_BIG: Final = 1009  # close code: a message larger than --max-body-mb
-SPENT: Final = 1001  # close code: the server stops
 
 PROTOCOL: Final = "realtime"
 """The subprotocol that OpenAI's clients offer beside their key; browsers can't send a key in another way."""
@@ -79,7 +78,7 @@ class Channel(Presence):
                 self.held.free(size_of(message))
             elif self.gone:
                 return
-        await self.end(SPENT, SHUTTING_DOWN.message)
+        await self.end(WS_1001_GOING_AWAY, SHUTTING_DOWN.message)
 
     async def send(self, event: bytes) -> None:
         """Send one event, as JSON. Does nothing after the client has left."""
@@ -103,7 +102,7 @@ class Channel(Presence):
     async def _read(self) -> None:
         while (message := await self._socket.receive())["type"] != "websocket.disconnect":
             if self._messages.qsize() >= WAITING:
-                await self.end(TOO_MANY, f"More than {WAITING} messages wait to be answered.")
+                await self.end(WS_1008_POLICY_VIOLATION, f"More than {WAITING} messages wait to be answered.")
                 break
             text = message.get("text")
             data = text if text is not None else message.get("bytes") or b""
@@ -111,7 +110,7 @@ class Channel(Presence):
                 self.held.free(size_of(data))
             else:
                 self._messages.put_nowait(data)
-        if message.get("code") == TOO_BIG:
+        if message.get("code") == WS_1009_MESSAGE_TOO_BIG:
             log.warning("A WebSocket is closed: %s.", message.get("reason") or "a message is too large")
         self.left()
 
@@ -152,7 +151,6 @@ def asked_on(socket: HTTPConnection, path: str) -> Request:
         id=uuid4().hex,
         own_id=True,
         path=path,
-        route=path,
         started=time.perf_counter(),
         status=None,
         gone=False,
@@ -160,12 +158,8 @@ def asked_on(socket: HTTPConnection, path: str) -> Request:
         refusal="",
         facts={},
     )
-    scope = {**socket.scope, "type": "http", "method": "POST", "path": path, SCOPE_KEY: exchange}
-
-    async def receive() -> dict[str, Any]:
-        raise AssertionError("the body of such a request is given")
-
-    return Request(scope, receive)
+    # Without a body to receive: it is given.
+    return Request({**socket.scope, "type": "http", "method": "POST", "path": path, SCOPE_KEY: exchange})
 
 
 PATH: Final = f"{VERSION}/responses"
@@ -261,8 +255,7 @@ def refusal(event: dict[str, Any], code: str, why: str, encoder: SavingEncoder |
     error = {"type": "invalid_request_error", "code": code, "message": why}
     if encoder is not None:
         return encoder.told("response.steer.failed", steer=steer, error=error)
-    fields = {"type": "response.steer.failed", "sequence_number": 0, "steer": steer, "error": error}
-    return b"data: " + msgspec.json.encode(fields) + b"\n\n"
+    return typed_frame("response.steer.failed", sequence_number=0, steer=steer, error=error)
 
 
 class ConnectionHistory(OwnedHistory):
@@ -342,8 +335,7 @@ class ResponsesSocket:
 
     def _hold(self, size: int) -> None:
         """Count bytes until the end of the turn. Raises `ServerError`."""
-        if not self._channel.held.take(size):
-            raise no_room()
+        self._channel.held.need(size)
         self._held += size
 
     def _steers(self, message: str | bytes) -> bool:
@@ -376,7 +368,7 @@ class ResponsesSocket:
     async def _answer(self, request: Request, message: str | bytes) -> None:
         event = self._event_of(message)
         opened = exchange_of(self._socket.scope)
-        if opened.key_now is not None and opened.key_now() != opened.key:
+        if opened.key is not None and opened.key not in self._api.keys.keys:
             raise ServerError(
                 "authentication", "The API key of this connection was withdrawn or changed; connect again."
             )

@@ -164,7 +164,7 @@ class CacheStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @classmethod
     def total(cls, caches: Iterable["CacheStats"]) -> "CacheStats":
         """The sums of several caches."""
-        return cls(**_sums(cls, list(caches)))
+        return cls(**summed(cls, list(caches)))
 
 
 class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -200,7 +200,7 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def total(cls, engines: Iterable["EngineStats"]) -> "EngineStats":
         """The sums of several engines, and the requests of all."""
         listed = list(engines)
-        sums = _sums(cls, listed)
+        sums = summed(cls, listed)
         # Any of the engines may hold a sequence, so the bound is what fits in all of them.
         bounds = [each.longest_sequence for each in listed if each.longest_sequence]
         sums["longest_sequence"] = min(bounds, default=0)
@@ -211,7 +211,7 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-def _sums(kind: type[Struct], listed: Sequence[Struct]) -> dict[str, Any]:
+def summed(kind: type[Struct], listed: Sequence[Struct]) -> dict[str, Any]:
     """The sum of each field that is a number."""
     names = [each.name for each in structs.fields(kind) if each.type in (int, float)]
     return {name: sum(getattr(each, name) for each in listed) for name in names}

@@ -1,7 +1,6 @@
 """The tools of all MCP servers: which may be used, under which names, and how they are called."""
 
 import asyncio
-import json
 import logging
 import re
 from collections import defaultdict
@@ -11,6 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from pippin.config.mcp_file import McpServer, McpSettings
+from pippin.core.completion import object_of
 from pippin.core.conversation import Tool, Toolset
 from pippin.core.errors import ServerError
 from pippin.mcp.connection import MOST_TOOLS, CallResult, Connection, RemoteTool
@@ -155,11 +155,7 @@ class ToolServers:
 
     async def call_with_text(self, tool: OfferedTool, arguments: str) -> CallResult:
         """Call the tool with the arguments as the model wrote them; see `call`."""
-        try:
-            decoded = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            return CallResult("The arguments are not JSON.", True)
-        if not isinstance(decoded, dict):
+        if (decoded := object_of(arguments)) is None:
             return CallResult("The arguments must be a JSON object.", True)
         return await self.call(tool, decoded)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pippin.core.errors import ServerError
 from pippin.output import tool_parsers
 from pippin.output.reader import Formats
-from pippin.output.reasoning_formats import ReasoningFormat, read_formats
+from pippin.output.reasoning_formats import FORMATS, ReasoningFormat
 from pippin.output.tool_format import ToolFormat
 
 Format = TypeVar("Format", ToolFormat, ReasoningFormat)
@@ -56,7 +56,7 @@ def tool_formats() -> dict[str, ToolFormat]:
 
 @cache
 def reasoning_formats() -> dict[str, ReasoningFormat]:
-    return _by_name(read_formats())
+    return _by_name(FORMATS.values())
 
 
 def _by_name(found_formats: Iterable[Any]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ in order. A limit may cut the text inside a call or a marker: nothing of that is
 
 import secrets
 import string
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -79,10 +78,9 @@ class OutputReader:
         use: ToolUse = ToolUse(),
         *,
         thinking: Thinking = "marked",
-        new_call_id: Callable[[], str] | None = None,
         markup: Markup = Markup(),
     ) -> None:
-        """`choice` is the index of the answer; `new_call_id` replaces the random ids of calls."""
+        """`choice` is the index of the answer."""
         tool_format, reasoning_format, thinking_open = formats.tools, formats.reasoning, thinking == "begun"
         self._markup = markup
         self._added: set[int] = set()  # positions at which the text of an added token begins
@@ -98,7 +96,7 @@ class OutputReader:
         self._writer = Writer(
             choice,
             self._source,
-            new_call_id or (partial(random_call_id, "", 9) if nine else random_call_id),
+            partial(random_call_id, "", 9) if nine else random_call_id,
             trim=tool_format is not None or reasoning_format is not None,
             parallel=use.parallel,
         )

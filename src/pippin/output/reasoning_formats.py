@@ -102,14 +102,6 @@ def further_of_harmony(grammar: Grammar, channel: str) -> str:
     return f'{opener} "{channel}" {message} {grammar.value_until("<|end|>")} {start} "assistant"'
 
 
-KIMI_K3_ENVELOPE = (
-    "<|open|>response<|sep|>",
-    "<|close|>response<|sep|>",
-    "<|close|>message<|sep|>",
-    "<|end_of_msg|>",
-)
-
-
 def route_of_muse(header: str) -> Route:
     """Route a header. A message to a tool contains its call as markup, which is read as text."""
     return Route("reasoning" if "to=self" in header.split() else "text")
@@ -136,9 +128,6 @@ def next_message_of_muse(grammar: Grammar) -> str:
     return f'{grammar.mark("<|eom|>")} {grammar.mark("<|start|>")} "assistant"'
 
 
-SOLAR_OPEN_ENVELOPE = ("<|begin|>assistant", "<|content|>", "<|flush|>", "<|end|>")
-
-
 CODED: Final[dict[str, dict[str, Any]]] = {
     "harmony": {"channels": HARMONY, "in_grammar": thoughts_of_harmony},
     "muse_spark": {"channels": MUSE, "in_grammar": thoughts_of_muse},
@@ -146,7 +135,8 @@ CODED: Final[dict[str, dict[str, Any]]] = {
 """What is no text in the formats of that name."""
 
 
-def read_formats() -> list[ReasoningFormat]:
-    """The formats of `reasoning_formats.json`, where a new one is added."""
-    found = from_json(Path(__file__).with_suffix(".json").read_bytes(), list[ReasoningFormat])
-    return [replace(each, **CODED.get(each.name, {})) for each in found]
+FORMATS: Final = {
+    each.name: replace(each, **CODED.get(each.name, {}))
+    for each in from_json(Path(__file__).with_suffix(".json").read_bytes(), list[ReasoningFormat])
+}
+"""The formats of `reasoning_formats.json`, where a new one is added."""

@@ -67,21 +67,19 @@ class Names:
         self._listed = [(entry.called, entry.kind) for entry in options.models if entry.listed]
         self._ids: dict[str, str] = {}  # of models that the operator named, filled on first lookup
 
-    def model(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
-        """The model's info, from its worker if it is loaded. Raises `ServerError`."""
-        loaded = self._pool.info(name)
-        if loaded is not None and name != DEFAULT:
-            return loaded
+    async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
+        """The model's info, from its worker if it is loaded; a lookup that needs the disk runs in a thread. Raises
+        `ServerError`."""
+        loaded = self._served_and_loaded(kind or "language") if name == DEFAULT else self._pool.info(name)
+        return loaded if loaded is not None else await asyncio.to_thread(self._look_up, name, kind)
+
+    def _look_up(self, name: str, kind: ModelKind | None) -> ModelInfo:
+        """What `find` finds, by the disk."""
         meant = self.meant(name, kind)
         info = self._catalog.resolve(meant)
         if name == DEFAULT:
             self._ids[meant] = info.id
         return self._pool.info(info.id) or info
-
-    async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
-        """Find what `model` finds; a lookup that needs the disk runs in a thread. Raises as `model` does."""
-        loaded = self._served_and_loaded(kind or "language") if name == DEFAULT else self._pool.info(name)
-        return loaded if loaded is not None else await asyncio.to_thread(self.model, name, kind)
 
     def meant(self, name: str, kind: ModelKind | None = None) -> str:
         """The catalog's name for the model, which may not be downloaded yet.
@@ -298,14 +296,13 @@ class Run:
         self,
         id: str,
         lease: Lease,
-        request: GenerationRequest | None,
         on_close: Callable[["Run"], None],
         *,
         resumes: bool = False,
         on_fault: Callable[[ErrorReport], None] = lambda _: None,
     ) -> None:
-        """`request`: a generation as the client sent it; None for other tasks. `resumes`: a stream goes on where its
-        worker was lost. `on_fault`: called with the last report if the request is what ends workers."""
+        """`resumes`: a stream goes on where its worker was lost. `on_fault`: called with the last report if the request
+        is what ends workers."""
         self.id = id
         self.accepted: Accepted | None = None
         self._lease = lease
@@ -316,7 +313,6 @@ class Run:
         self._again: asyncio.Task[None] | None = None  # sends the request to the next worker
         self._losses = self._kills = 0  # of workers, since the answer came further; `_kills` from outside
         self._reached = -1
-        self._request = request
         self._on_close = on_close
         self._closed = False
 
@@ -348,7 +344,7 @@ class Run:
         self._closed = True
         self._drop()
         self._mailbox.leave()
-        self._lease.release(None if self._request is None else self._request.keep_alive)
+        self._lease.release(self._task.request.keep_alive if isinstance(self._task, Generate) else None)
         self._on_close(self)
 
     # Called by the service
@@ -505,7 +501,6 @@ class Service:
             run = Run(
                 id,
                 lease,
-                task.request if isinstance(task, Generate) else None,
                 self._forget,
                 resumes=self._options.resume_streams,
                 on_fault=partial(self._quarantine.add, model, task),
@@ -632,7 +627,7 @@ class Service:
 
     async def _ask(self, lease: Lease, request: GenerationRequest, id: str) -> str:
         """Run a request of Pippin's own on a held lease, and return the answer's text."""
-        run = Run(id, lease, request, on_close=lambda run: None)
+        run = Run(id, lease, on_close=lambda run: None)
         await run.begin(Generate(with_defaults(request, lease.slot.options, lease.worker.info)))
         try:
             return (await run.collect()).choices[0].text("text")

@@ -270,8 +270,8 @@ class TestModels:
     @pytest.mark.parametrize("path", ["/api/create", "/api/push"])
     def test_what_is_not_offered_is_refused_with_a_sentence(self, address: str, path: str) -> None:
         reply = post(address, path)
-        assert reply.status_code == 400
-        assert reply.json()["error"]
+        assert reply.status_code == 404
+        assert "models are" in reply.json()["error"]
 
 
 class TestErrors:

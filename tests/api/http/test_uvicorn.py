@@ -25,10 +25,10 @@ class Transport(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 6)})
-        self.written = b""
+        self.writes: list[bytes] = []
 
     def write(self, data: Any) -> None:
-        self.written += data
+        self.writes.append(data)
 
     def close(self) -> None: ...
 
@@ -104,7 +104,7 @@ def test_uvicorns_protocol_is_driven_by_asyncios_methods_and_hands_its_state_to_
         protocol.resume_writing()
         protocol.eof_received()
         protocol.connection_lost(None)
-        return transport.written
+        return b"".join(transport.writes)
 
     try:
         written = asyncio.run(main())
@@ -113,3 +113,29 @@ def test_uvicorns_protocol_is_driven_by_asyncios_methods_and_hands_its_state_to_
     assert written.count(b"HTTP/1.1 204") == 2, WAY_OUT.format("does not answer pipelined requests")
     assert states == [{"theirs": 1}] * 2, WAY_OUT.format("does not hand app_state to each request")
     assert states[0] is not states[1], WAY_OUT.format("does not copy app_state for each request")
+
+
+def test_uvicorn_writes_the_headers_of_an_answer_at_once_and_each_chunk_at_once() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]})
+        for body, more in ((b"one", True), (b"", True), (b"two", False)):
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def main() -> list[bytes]:
+        config = uvicorn.Config(app, interface="asgi3", ws="none", lifespan="off", log_config=None)
+        config.load()
+        state, transport = ServerState(), Transport()
+        protocol = HttpToolsProtocol(config=config, server_state=state, app_state={})
+        protocol.connection_made(transport)
+        protocol.data_received(REQUEST)
+        while state.tasks:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(0)
+        protocol.connection_lost(None)
+        return transport.writes
+
+    head, *chunks = asyncio.run(main())
+    assert head.endswith(b"transfer-encoding: chunked\r\n\r\n"), WAY_OUT.format(
+        "cuts the headers of an answer"
+    )
+    wanted = [b"3\r\none\r\n", b"", b"3\r\ntwo\r\n0\r\n\r\n"]
+    assert chunks == wanted, WAY_OUT.format("writes the chunks of an answer otherwise")

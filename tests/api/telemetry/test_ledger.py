@@ -14,21 +14,21 @@ from tests.api.live_server import MODEL, live_server
 
 def test_figures_outlive_the_server_and_add_up_over_several(tmp_path: Path) -> None:
     async def one_life(requests: int) -> None:
-        new = Usage()
+        new = Usage(Used)
         keeping = asyncio.create_task(Ledger(new).keep(tmp_path / "usage.sqlite3"))
         await asyncio.sleep(0.1)
         for _ in range(requests):
-            new.add(("ann", "m"), Used(requests=1, prompt_tokens=10, completion_tokens=3, seconds=0.5))
+            new["ann", "m"].add(Used(requests=1, prompt_tokens=10, completion_tokens=3, seconds=0.5))
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
 
     async def main() -> dict[tuple[str, str], Used]:
         await asyncio.gather(one_life(2), one_life(3))
-        new = Usage()
+        new = Usage(Used)
         last = Ledger(new)
         keeping = asyncio.create_task(last.keep(tmp_path / "usage.sqlite3"))
         await asyncio.sleep(0.1)
-        new.add(("", "m"), Used(requests=1))
+        new["", "m"].add(Used(requests=1))
         found = last.read()
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
@@ -43,10 +43,10 @@ def test_figures_outlive_the_server_and_add_up_over_several(tmp_path: Path) -> N
 
 def test_a_folder_that_can_not_be_written_stops_no_server(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    new = Usage()
+    new = Usage(Used)
     ledger = Ledger(new)
     asyncio.run(ledger.keep(tmp_path / "file" / "usage.sqlite3"))
-    new.add(("ann", "m"), Used(requests=1))
+    new["ann", "m"].add(Used(requests=1))
     assert ledger.read() == {("ann", "m"): Used(requests=1)}
 
 

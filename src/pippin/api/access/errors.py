@@ -38,6 +38,8 @@ GONE: Final = {
     "/api/v1/models": "GET /api/v0/models or /v1/models lists the models.",
     "/api/v1/models/load": "use POST /v1/models/load.",
     "/api/v1/models/unload": "use POST /v1/models/unload.",
+    "/api/create": "models are made elsewhere: `pippin import` reads GGUF files.",
+    "/api/push": "models are not uploaded from here.",
     "/api/v1/chat": "use /v1/responses, which keeps conversations, or /api/v0/chat/completions.",
     "/v1beta/decisions": "use /v1/systemone, whose questions are alike, or /v1/decisions.",
     "/v1beta/cachedContents": "the prefix cache keeps every prompt; send all of `contents`.",

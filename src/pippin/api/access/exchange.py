@@ -42,7 +42,6 @@ class Exchange:
     started: float = field(default_factory=time.perf_counter)
     caller: str = ""  # name of the key, or address: for the log
     key: Key | None = None  # the valid key that was shown
-    key_now: Callable[[], Key | None] | None = None  # on a WebSocket: the key as it is now
     manages: bool = False  # may manage the server: an administrator, or anyone where management is open
     may_use_tools: bool = False  # may be given the operator's MCP tools, through any API
     cache_salt: str = ""  # keeps the caller's prefix cache apart from those of others; empty if it is shared

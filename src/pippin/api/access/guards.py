@@ -14,10 +14,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Literal
 
 from starlette.datastructures import Headers
+from starlette.status import WS_1001_GOING_AWAY
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 OPEN_PATHS: Final = frozenset({"/", "/health", "/v1/health", "/healthz", "/readyz"})
 PAGE: Final = "/page/"
 """Addresses below it are files of the page, the same for everybody; the page asks for the key itself."""
-GOING_AWAY: Final = 1001
-"""The close code of a WebSocket when the server stops (RFC 6455, section 7.4.1)."""
 METRICS_PATHS: Final = frozenset({"/metrics", "/v1/metrics"})
 READS: Final = frozenset({"GET", "HEAD", "DELETE"})
 """Methods of requests without a body, which are counted when they come; others are when their body is read."""
@@ -44,7 +42,7 @@ LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
 EXECUTE_TOOL: Final = "/mcp/execute"
 MANAGED: Final = (
     *("/unload", "/load", "/models", "/cache", "/settings", EXECUTE_TOOL),
-    *("/api/pull", "/api/delete", "/api/copy", "/api/create", "/api/push"),
+    *("/api/pull", "/api/delete", "/api/copy"),
 )
 """Paths below which every request that changes something is management."""
 STORED: Final = ("/responses", "/conversations", "/files", "/batches")
@@ -146,8 +144,7 @@ class Guard:
             is_open = self._is_harmless(path)
             if any(is_within(path, each) for each in self._open_paths):
                 is_open = not is_management(path, method)
-            is_socket = scope["type"] == "websocket"
-            self._check_key(headers, exchange, is_open=is_open, is_socket=is_socket)
+            self._check_key(headers, exchange, is_open=is_open)
         # What the caller may do beside using models is decided once, here, for every route.
         key, opened = exchange.key, EXECUTE_TOOL in self._options.open_management
         exchange.manages = self._management_open or (key is not None and key.is_admin)
@@ -206,11 +203,10 @@ class Guard:
             return True
         return any(self._keys.find(shown) for shown in shown_keys(headers))
 
-    def _check_key(self, headers: Headers, exchange: Exchange, *, is_open: bool, is_socket: bool) -> None:
+    def _check_key(self, headers: Headers, exchange: Exchange, *, is_open: bool) -> None:
         for shown in shown_keys(headers):
             key = self._keys.find(shown)
             if key is not None:
-                exchange.key_now = partial(self._keys.of_digest, key.digest) if is_socket else None
                 exchange.caller, exchange.key, exchange.anonymous = key.name, key, False
                 if not is_open:
                     check_endpoint(key, exchange.path)
@@ -324,14 +320,12 @@ class LastCatcher:
         try:
             await self._app(scope, receive, send_watched)
         except asyncio.CancelledError:
+            socket = WebSocket(scope, receive, send)
             with contextlib.suppress(RuntimeError, OSError):  # it is closed already
                 if accepted:
-                    await send(
-                        {"type": "websocket.close", "code": GOING_AWAY, "reason": SHUTTING_DOWN.message}
-                    )
+                    await socket.close(WS_1001_GOING_AWAY, SHUTTING_DOWN.message)
                 else:
-                    reply = self._errors.reply(SHUTTING_DOWN, scope)
-                    await WebSocket(scope, receive, send).send_denial_response(reply)
+                    await socket.send_denial_response(self._errors.reply(SHUTTING_DOWN, scope))
 
 
 REPORTED = tuple(

@@ -106,10 +106,6 @@ class Keyring:
                 found = key
         return found
 
-    def of_digest(self, digest: bytes) -> Key | None:
-        """The key with this digest, which never comes from a client: how long the search takes does not matter."""
-        return next((key for key in self.keys if key.digest == digest), None)
-
     def of_owner(self, owner: str) -> Key | None:
         """The key of an owner; None if it is gone, and for the empty owner, who showed none."""
         return next((key for key in self.keys if key.owner == owner), None)

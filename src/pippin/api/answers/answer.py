@@ -6,6 +6,7 @@ and encodes them; nothing else begins work. `RunningAnswers` are those of the se
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -87,11 +88,8 @@ Row = tuple[str, str]
 """The name of a key, empty for callers without one, and a model."""
 
 
-class Usage(dict[Row, Used]):
-    """What each key has used of each model."""
-
-    def add(self, row: Row, used: Used) -> None:
-        self.setdefault(row, Used()).add(used)
+Usage = defaultdict[Row, Used]
+"""What each key has used of each model."""
 
 
 GONE: Final = ErrorReport(kind="cancelled", message="The client left before the answer was complete.")
@@ -416,7 +414,7 @@ class RunningAnswers:
         self.large = LargeWork()
         self.live = 0  # answers that run now, without lines of batches
         self.total = Used()  # of all answers that have ended
-        self.usage = Usage()  # the same, until it is written down
+        self.usage = Usage(Used)  # the same, until it is written down
 
     def adopt(self, options: ServerOptions) -> None:
         """Apply changed options to new answers."""
@@ -489,7 +487,7 @@ class RunningAnswers:
         self._limits.leave(exchange, used.prompt_tokens + used.completion_tokens)
         self.total.add(used)
         key = "" if exchange.key is None else exchange.key.name
-        self.usage.add((key, observed_model(answer.operation.run)), used)
+        self.usage[key, observed_model(answer.operation.run)].add(used)
         if self._active.get(answer.id) is answer:
             del self._active[answer.id]
         exchange.gone = answer.failure is GONE

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from collections.abc import AsyncIterator
 from typing import Final, TypeVar
 
@@ -88,7 +87,7 @@ class KeptAnswer:
 Kept = TypeVar("Kept", bound=KeptAnswer)
 
 
-class KeptAnswers(OrderedDict[tuple[str, str], Kept]):
+class KeptAnswers(dict[tuple[str, str], Kept]):
     """The kept answers that run, and the last ones that ended, by owner and id."""
 
     def keep(self, owner: str, id: str, answer: Kept) -> None:

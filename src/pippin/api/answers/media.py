@@ -135,8 +135,6 @@ MOST_FETCHES = 8
 ANY_PUBLIC = "*"
 """Among the hosts of `--media-host`: any host of the open internet."""
 
-MayConnect = Callable[[str, str], bool]
-
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -284,7 +282,7 @@ class MediaResolver:
                     found = {name.lower(): value for name, value in response.headers}
                     location = found.get(b"location")
                     if response.status in REDIRECTS and location is not None:
-                        url = urljoin(url, _text_of(location))
+                        url = urljoin(url, location.decode(errors="replace"))
                         continue
                     if response.status != 200:
                         raise _refusal(param, f"could not be fetched: status {response.status}.")
@@ -373,17 +371,10 @@ def plain_host(host: str) -> str:
         return host
 
 
-def _text_of(header: bytes) -> str:
-    try:
-        return header.decode()
-    except UnicodeDecodeError:
-        return header.decode("latin-1")
-
-
 class _CheckedNetwork(httpcore.AsyncNetworkBackend):
     """Connects to an address only after checking it; TLS still verifies the host's own name."""
 
-    def __init__(self, param: str, may_connect: MayConnect) -> None:
+    def __init__(self, param: str, may_connect: Callable[[str, str], bool]) -> None:
         self._param = param
         self._may_connect = may_connect
         self._inner = httpcore.AnyIOBackend()

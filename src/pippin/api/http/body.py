@@ -68,18 +68,19 @@ def drawn_bytes(events: Iterable[Event]) -> int:
         if isinstance(event, PartDelta):
             size += len(event.text) + TOKEN_BYTES * len(event.tokens)
         else:
-            size += _bytes_of(event)
+            size += bytes_in(event)
     return size
 
 
-def _bytes_of(value: Any) -> int:
+def bytes_in(value: Any) -> int:
+    """The approximate size of the texts and bytes in a value."""
     match value:
         case str() | bytes():
             return len(value)
         case tuple():
-            return sum(ITEM_BYTES + _bytes_of(item) for item in value)
+            return sum(ITEM_BYTES + bytes_in(item) for item in value)
         case Struct():
-            return sum(_bytes_of(getattr(value, name)) for name in value.__struct_fields__)
+            return sum(bytes_in(getattr(value, name)) for name in value.__struct_fields__)
         case _:
             return 0
 
@@ -250,17 +251,8 @@ def too_large(limit: int) -> ServerError:
 def hold(scope: Scope, size: int) -> None:
     """Count bytes as part of a request's body until its end. Raises `ServerError` if there is no room for them."""
     held: HeldBytes | None = scope.get(HELD)
-    if held is not None and not held.take(size):
-        raise no_room()
-
-
-def no_room() -> ServerError:
-    return ServerError(
-        "overloaded",
-        "The server holds as many bytes of your request bodies as it can; send fewer at a time, or try again in a "
-        "moment.",
-        retry_after=5.0,
-    )
+    if held is not None:
+        held.need(size)
 
 
 class HeldBytes:
@@ -282,6 +274,16 @@ class HeldBytes:
             memory.of_callers[self._caller] = mine
             self.size += size
             return True
+
+    def need(self, size: int) -> None:
+        """Hold `size` more bytes. Raises `ServerError` if there is no room for them."""
+        if not self.take(size):
+            raise ServerError(
+                "overloaded",
+                "The server holds as many bytes of your request bodies as it can; send fewer at a time, or try again "
+                "in a moment.",
+                retry_after=5.0,
+            )
 
     def free(self, size: int) -> None:
         """Release `size` bytes, or all if fewer are held."""
@@ -324,8 +326,7 @@ class BodyMemory:
 
         async def receive_counted() -> Message:
             message = await receive()
-            if not held.take(len(message.get("body", b""))):
-                raise no_room()
+            held.need(len(message.get("body", b"")))
             return message
 
         try:

@@ -9,12 +9,13 @@ uvicorn writes an answer to its connection at once, and unread bytes stay buffer
 for large answers and reads none could hold 20 MB with each small request, for as long as it likes. `UnreadAnswers`
 bounds how many bytes wait so, and for how long.
 
-Nothing of uvicorn is overridden, and no attribute of its protocol is read. This file relies on three facts, which
+Nothing of uvicorn is overridden, and no attribute of its protocol is read. This file relies on four facts, which
 `tests/api/http/test_uvicorn.py` checks:
 
 - `uvicorn.Config(http=make)` calls `make` for each connection, with keyword arguments alone;
 - `HttpToolsProtocol` is made with the same arguments and is driven by the methods of `asyncio.Protocol`;
-- `scope["state"]` of a request is a copy of the `app_state` that its protocol was made with.
+- `scope["state"]` of a request is a copy of the `app_state` that its protocol was made with;
+- the headers of an answer are one write to the transport, and so is each chunk.
 """
 
 import asyncio
@@ -165,52 +166,25 @@ CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 
 
 class Unchunked:
-    """Passes on an answer without the chunked coding, which HTTP/1.0 clients do not know (RFC 9112, section 6.1).
+    """Passes on an answer without the chunked coding, which HTTP/1.0 clients do not know (RFC 9112, section 6.1): its
+    headers are one write, and each chunk is one.
 
     The end of such an answer is the end of the connection.
     """
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
-        self._head: bytes | None = b""  # so far; None once it was passed on
-        self._chunked = False
-        self._left = 0  # bytes of the chunk that are still to come, and of its line break
-        self._held = b""  # of the line with a chunk's size
+        self._begun = self._chunked = False
 
     def __call__(self, data: bytes) -> None:
-        if self._head is not None:
-            self._head += data
-            head, end, data = self._head.partition(b"\r\n\r\n")
-            if not end:
-                return
-            plain = (head + b"\r\n").replace(CHUNKED, b"")
-            self._chunked = len(plain) != len(head) + 2
-            self._head = None
-            self._write(plain + (b"connection: close\r\n\r\n" if self._chunked else b"\r\n"))
-        if not self._chunked:
-            if data:
-                self._write(data)
-            return
-        if pieces := self._pieces(data):
-            self._write(b"".join(pieces))
-
-    def _pieces(self, data: bytes) -> list[bytes]:
-        pieces = []
-        while data:
-            if self._left > 2:
-                pieces.append(data[: self._left - 2])
-            taken = min(self._left, len(data))
-            self._left, data = self._left - taken, data[taken:]
-            if self._left or not data:
-                break
-            line, end, rest = (self._held + data).partition(b"\r\n")
-            if not end:
-                self._held = line
-                break
-            self._held, data = b"", rest
-            size = int(line, 16)
-            self._left = size + 2
-        return pieces
+        if not self._begun:
+            self._begun, self._chunked = True, CHUNKED in data
+            self._write(data.replace(CHUNKED, b"connection: close\r\n"))
+        elif self._chunked:
+            size, _, rest = data.partition(b"\r\n")
+            self._write(rest[: int(size or b"0", 16)])
+        else:
+            self._write(data)
 
 
 class LingeringTransport:

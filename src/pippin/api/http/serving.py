@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 import uvicorn
+from starlette.status import WS_1013_TRY_AGAIN_LATER
 from starlette.types import ASGIApp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
@@ -20,10 +21,8 @@ from pippin.config.options.server import ServerOptions
 log = logging.getLogger(__name__)
 
 
-TRY_LATER: Final = 1013
-"""The close code for a lack of memory (IANA's registry of WebSocket close codes)."""
 REASON: Final = b"The server holds as many bytes of your messages as it can; send fewer at a time."
-CLOSE_FRAME: Final = bytes([0x88, 2 + len(REASON)]) + TRY_LATER.to_bytes(2) + REASON
+CLOSE_FRAME: Final = bytes([0x88, 2 + len(REASON)]) + WS_1013_TRY_AGAIN_LATER.to_bytes(2) + REASON
 """RFC 6455, section 5.5.1; a server's frames are not masked."""
 
 

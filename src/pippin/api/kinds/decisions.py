@@ -39,6 +39,7 @@ from pippin.core.conversation import Image, Inline, Message, Part, Text
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.core.events import Decided, Finished, Scored, Usage
+from pippin.core.models import summed
 from pippin.core.requests import Decision, GenerationRequest, Thinking
 from pippin.core.tasks import Decide
 
@@ -519,12 +520,8 @@ class Deciding(Struct, frozen=True):
         model = (await self.api.service.names.find(wanted.requests[0].model, "language")).id
         found = list(map(answer, asked, wanted.chances(scored)))
         answers = dict(zip(names, found, strict=True)) if names else found
-        usage = Usage(
-            prompt_tokens=sum(each.prompt_tokens for each in used),
-            cached_tokens=sum(each.cached_tokens for each in used),
-            stored_tokens=sum(each.stored_tokens for each in used),
-        )
-        return json_reply(DecisionReply(model=model, answers=answers, usage=usage_of(usage)))
+        usage = usage_of(Usage(**summed(Usage, used)))
+        return json_reply(DecisionReply(model=model, answers=answers, usage=usage))
 
 
 def _either(body: bytes) -> tuple[DecisionRequest | OpenAIDecisionRequest, tuple[str, ...]]:

@@ -287,5 +287,4 @@ class ImageRoutes(Struct, frozen=True):
         done, found = await self.api.handler.task(
             request, task, PicturesDone, model=model, operation=operation
         )
-        reply = await asyncio.to_thread(draw, task, found, done.usage.prompt_tokens)
-        return await asyncio.to_thread(json_reply, reply)
+        return await asyncio.to_thread(lambda: json_reply(draw(task, found, done.usage.prompt_tokens)))

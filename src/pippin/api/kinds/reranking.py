@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute
 from pippin.api.access.exchange import exchange_of
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, without_effect
+from pippin.api.http.body import bytes_in
 from pippin.api.kinds.embeddings import MediaObject, TextUsage, object_parts, overflow_of
 from pippin.api.routing import Api, DocumentedRoute, both, json_reply
 from pippin.core.conversation import Image, Text, Video
@@ -85,11 +86,6 @@ def parts_of(document: str | MediaObject, path: str) -> tuple[Text | Image | Vid
     return object_parts(document, path)
 
 
-def size_of(task: Rerank) -> int:
-    """The number of characters in the task's documents."""
-    return sum(len(part.text) for each in task.documents for part in each.parts if isinstance(part, Text))
-
-
 def draw_ranking(fields: RerankRequest, found: Ranked, *, id: str, model: str, usual: bool) -> RerankReply:
     """The reply with documents by descending score; equal scores keep the order of the request. `usual`: whether
     documents are returned if the request does not say."""
@@ -124,7 +120,7 @@ def routes(api: Api) -> list[BaseRoute]:
             usual = api.options.return_documents
             return json_reply(draw_ranking(fields, found, id=stem, model=name, usual=usual))
 
-        return await api.handler.large.do(size_of(task), draw)
+        return await api.handler.large.do(bytes_in(task.documents), draw)
 
     return [
         *both("/rerank", rerank, "POST", body=RerankRequest, answer=RerankReply),

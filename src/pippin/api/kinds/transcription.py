@@ -141,23 +141,23 @@ def draw(fields: TranscriptionRequest, task: Transcribe, done: Transcribed, even
             # A text without segments becomes one long segment.
             return subtitles(segments or [Segment(0, 0.0, done.duration, done.text)], form).encode()
         case "verbose_json":
-            return msgspec.json.encode(verbose(fields, task, segments, done))
+            shown = fields.timestamp_granularities or ("segment",)
+            reply = verbose(task, done)
+            reply.segments = [segment_body(segment) for segment in segments] if "segment" in shown else None
+            reply.words = words_of(segments) if task.words else None
+            return msgspec.json.encode(reply)
         case _:
             usage = DurationUsage(seconds=round(done.duration, 3))
             return msgspec.json.encode(TranscriptionReply(text=done.text, usage=usage))
 
 
-def verbose(
-    fields: TranscriptionRequest, task: Transcribe, segments: list[Segment], done: Transcribed
-) -> VerboseReply:
-    shown = fields.timestamp_granularities or ("segment",)
+def verbose(task: Transcribe, done: Transcribed) -> VerboseReply:
+    """The reply without segments and words."""
     return VerboseReply(
         task="translate" if task.translate else "transcribe",
         language=done.language or "",
         duration=round(done.duration, 3),
         text=done.text,
-        segments=[segment_body(segment) for segment in segments] if "segment" in shown else None,
-        words=words_of(segments) if task.words else None,
         usage=DurationUsage(seconds=round(done.duration, 3)),
     )
 
@@ -218,8 +218,8 @@ class TranscriptionEvents(NamedEvents):
 class TranscriptionLines(StreamEncoder):
     """Encodes a transcription as lines of JSON: one for each segment, and a last one with the whole text."""
 
-    def __init__(self, fields: TranscriptionRequest, task: Transcribe) -> None:
-        self._fields, self._task = fields, task
+    def __init__(self, task: Transcribe) -> None:
+        self._task = task
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
@@ -229,9 +229,7 @@ class TranscriptionLines(StreamEncoder):
                     body["words"] = words_of([event])
                 return msgspec.json.encode(body) + b"\n"
             case Transcribed():
-                fields = msgspec.structs.replace(self._fields, timestamp_granularities=("word",))
-                task = msgspec.structs.replace(self._task, words=False)
-                return msgspec.json.encode(verbose(fields, task, [], event)) + b"\n"
+                return msgspec.json.encode(verbose(self._task, event)) + b"\n"
             case _:
                 return b""
 
@@ -279,7 +277,7 @@ class Transcribing:
                 task,
                 model=fields.model,
                 operation=operation,
-                encoder=TranscriptionLines(fields, task) if is_lines else TranscriptionEvents(),
+                encoder=TranscriptionLines(task) if is_lines else TranscriptionEvents(),
                 media=LINES if is_lines else EVENTS,
             )
             return await handler.answers.reply(request, streamed)

@@ -114,21 +114,12 @@ def routes(api: Api) -> list[BaseRoute]:
         ),
         *both("/api/embed", asking.embed, "POST", body=EmbedBody),
         *both("/api/embeddings", asking.embed_one, "POST", body=OldEmbedBody),
-        *both("/api/create", refused("Models are made elsewhere: `pippin import` reads GGUF files."), "POST"),
-        *both("/api/push", refused("Models are not uploaded from here."), "POST"),
     ]
 
 
 async def version(request: Request) -> Response:
     """The version of Ollama's API that is spoken, and Pippin's own."""
     return json_reply({"version": API_VERSION, "pippin": __version__})
-
-
-def refused(sentence: str) -> Endpoint:
-    async def refuse(request: Request) -> Response:
-        raise ServerError("unsupported", sentence)
-
-    return refuse
 
 
 def tagged(id: str) -> str:

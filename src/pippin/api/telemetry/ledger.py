@@ -66,15 +66,15 @@ class Ledger:
                     connection.executemany(_ADD, rows)
         except ServerError:  # a full disk, which the log tells: another time
             for row, used in new.items():
-                self._new.add(row, used)
+                self._new[row].add(used)
 
     def read(self) -> dict[Row, Used]:
         """All figures, written or not, in the order of their rows. Raises `ServerError`."""
-        found = Usage()
+        found = Usage(Used)
         if self._file is not None:
             with self._file.transaction() as connection:
                 for key, model, *figures in connection.execute(f"SELECT key, model, {_COLUMNS} FROM used"):
                     found[key, model] = Used(**dict(zip(FIGURES, figures, strict=True)))
         for row, used in list(self._new.items()):
-            found.add(row, used)
+            found[row].add(used)
         return dict(sorted(found.items()))

@@ -6,7 +6,7 @@ from pippin.core.conversation import Tool
 from pippin.output.grammars import ANY, Grammar, string, with_definitions
 from pippin.output.notations.json_text import quoted
 from pippin.output.notations.parameters import Tags
-from pippin.output.reasoning_formats import KIMI_K3_ENVELOPE
+from pippin.output.reasoning_formats import FORMATS as REASONING
 from pippin.output.schemas import types_of
 from pippin.output.tool_parsers.invoke import InvokeCalls
 
@@ -62,7 +62,7 @@ FORMATS = (
         name="kimi_k3",
         openers=("<|open|>tools<|sep|>",),
         closers=("<|close|>tools<|sep|>",),
-        dropped=KIMI_K3_ENVELOPE,
+        dropped=REASONING["kimi_k3"].dropped,
         further_markers=(OPEN, CLOSE, SEPARATOR),
         invoke="<|open|>call",
         tags=TAGS,

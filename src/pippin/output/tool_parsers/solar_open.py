@@ -3,7 +3,7 @@
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.json_calls import read_arguments_or_none
 from pippin.output.notations.parameters import tool_name
-from pippin.output.reasoning_formats import SOLAR_OPEN_ENVELOPE
+from pippin.output.reasoning_formats import FORMATS as REASONING
 from pippin.output.stream import Calls, Markers, Reading
 from pippin.output.tool_format import ToolFormat
 
@@ -44,7 +44,7 @@ FORMATS = (
         openers=(BEGIN,),
         closers=(END,),
         apart=(SECTION,),
-        dropped=(SECTION, SECTION_END, *SOLAR_OPEN_ENVELOPE),
+        dropped=(SECTION, SECTION_END, *REASONING["solar_open"].dropped),
         further_markers=(NAME, ARGUMENTS),
         signs=((BEGIN,), (SECTION,)),
     ),

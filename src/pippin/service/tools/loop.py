@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -39,6 +39,7 @@ from pippin.core.events import (
     ToolsListed,
     Usage,
 )
+from pippin.core.models import summed
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate, Task
 from pippin.mcp.tools import ALL, OfferedTool, ToolServers
@@ -49,7 +50,6 @@ from pippin.service.tools.web_search import WebSearcher
 log = logging.getLogger(__name__)
 
 
-Figures = TypeVar("Figures", Usage, Timings)
 LONGEST_ARGUMENTS: Final = 1 << 20  # characters of one call
 
 
@@ -215,8 +215,8 @@ class ToolLoop:
             self._ended = True
         for event in events:
             if isinstance(event, Finished):
-                self._usage = _added(self._usage, event.usage)
-                self._timings = _added(self._timings, event.timings)
+                self._usage = Usage(**summed(Usage, [self._usage, event.usage]))
+                self._timings = Timings(**summed(Timings, [self._timings, event.timings]))
                 self._round.finished = event
                 calls_here = self._round.calls and not self._round.client_calls
                 if event.reason == "tool_calls" and calls_here:
@@ -313,11 +313,6 @@ class ToolLoop:
             max_tokens=left,
             continue_final=False,
         )
-
-
-def _added(first: Figures, second: Figures) -> Figures:
-    ours, theirs = msgspec.structs.asdict(first), msgspec.structs.asdict(second)
-    return type(first)(**{name: ours[name] + theirs[name] for name in ours})
 
 
 NOT_ALLOWED: Final = (
