@@ -21,7 +21,6 @@ from urllib.parse import urlsplit
 import msgspec
 from huggingface_hub import HfApi, HfFileMetadata, constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
-from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import build_hf_headers, filter_repo_objects, get_session, hf_raise_for_status
 
 from pippin.catalog.download import Download, Fetched, Line, Progressed, Refused
@@ -88,7 +87,7 @@ class HubFiles:
             if begin == remote.size:
                 return
             # The token is for the Hub only.
-            token = None if _same_host(constants.ENDPOINT, remote.location) else False
+            token = None if urlsplit(constants.ENDPOINT)[:2] == urlsplit(remote.location)[:2] else False
             headers = {"Range": f"bytes={begin}-", "Accept-Encoding": "identity"}
             with get_session().stream(
                 "GET",
@@ -124,10 +123,6 @@ def _verify(remote: HfFileMetadata, partial: Path) -> None:
         return
     partial.unlink()
     raise TransferError("what came has another hash than the file")
-
-
-def _same_host(one: str, other: str) -> bool:
-    return urlsplit(one)[:2] == urlsplit(other)[:2]
 
 
 WANTED: Final = tuple(
@@ -172,7 +167,8 @@ class Fetch:
     def _run(self) -> Fetched | Refused:
         name = self._wanted.repository
         told = HfApi().model_info(name, files_metadata=True, timeout=self._wanted.timeout)
-        commit, sizes = str(told.sha), _sizes(told.siblings or (), self._wanted.files)
+        commit, named = str(told.sha), {file.rfilename: file.size or 0 for file in told.siblings or ()}
+        sizes = {name: named[name] for name in wanted(named, self._wanted.files)}
         if not commit.isalnum():
             return Refused("load_failed", f"The Hub does not name a commit of {name}.", again=True)
         if self._wanted.files:
@@ -259,17 +255,12 @@ class Fetch:
             say(Progressed(min(self._present(), total), total))
 
 
-def _sizes(files: Iterable[RepoSibling], files_wanted: tuple[str, ...]) -> dict[str, int]:
-    """Bytes of each file that matches `files_wanted`, or by default of those that a model needs, by name in the
-    repository."""
-    named = {file.rfilename: file.size or 0 for file in files}
-    return {name: named[name] for name in wanted(named, files_wanted) if safe_name(name)}
-
-
 def wanted(names: Iterable[str], patterns: tuple[str, ...] = ()) -> list[str]:
-    """The names that match one of these patterns, or by default those of files that a model needs."""
+    """The names that match one of these patterns, or by default those of files that a model needs. None leads out of
+    the snapshot."""
     unwanted = () if patterns else UNWANTED
-    return list(filter_repo_objects(names, allow_patterns=patterns or WANTED, ignore_patterns=unwanted))
+    found = filter_repo_objects(names, allow_patterns=patterns or WANTED, ignore_patterns=unwanted)
+    return list(filter(safe_name, found))
 
 
 def say(line: Line) -> None:

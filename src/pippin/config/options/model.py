@@ -266,8 +266,13 @@ def machines_of(options: ModelOptions) -> tuple[str, ...]:
 
 def ranks_here(options: ModelOptions) -> int:
     """Number of ranks on this machine."""
-    first, *others = machines_of(options)
-    return 1 + sum(each == first or each in LOOPBACK for each in others)
+    machines = machines_of(options)
+    return sum(is_here(each, machines[0]) for each in machines)
+
+
+def is_here(machine: str, first: str) -> bool:
+    """Whether `machine` is this one; `first` is another address of this machine."""
+    return machine == first or machine in LOOPBACK
 
 
 def replicas_here(options: ModelOptions) -> int:

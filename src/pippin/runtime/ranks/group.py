@@ -33,6 +33,7 @@ class RankGroup(Stages):
         super().__init__()
         self._ranks = ranks
         self._leader = ranks[0]
+        self.requests: Requests = ranks[0].requests
         self._near = near
         self._held = held
         self._ending: asyncio.Task[None] | None = None
@@ -78,10 +79,6 @@ class RankGroup(Stages):
     def progress(self) -> tuple[int, int, str] | None:
         known = [each.progress for each in self._ranks if each.progress]
         return min(known, key=lambda progress: progress[0], default=None)
-
-    @property
-    def requests(self) -> Requests:
-        return self._leader.requests
 
     def load_weights(self, memory_bytes: int | None) -> None:
         """`memory_bytes` is this machine's; ranks elsewhere take what is free there."""
