@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -23,7 +23,7 @@ from huggingface_hub import HfApi, HfFileMetadata, constants, get_hf_file_metada
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import build_hf_headers, filter_repo_objects, get_session, hf_raise_for_status
 
-from pippin.catalog.download import Download, Fetched, Line, Progressed, Refused
+from pippin.catalog.download import Download, Fetched, Line, Progressed, Refused, refused
 from pippin.catalog.scan import hub_folder
 from pippin.core.decoding import from_json
 
@@ -151,7 +151,7 @@ class Fetch:
             with self._alone():
                 return self._run()
         except HfHubHTTPError as error:
-            return self._refused(error.response.status_code, error.response.headers)
+            return refused(error.response.status_code, error.response.headers, name)
         except (HTTPError, ConnectionError):
             return Refused("load_failed", f"The Hub cannot be reached to fetch {name}.", again=True)
         except (TransferError, ValueError, LookupError, TypeError, RecursionError) as error:
@@ -212,23 +212,6 @@ class Fetch:
         with (locks / "pippin.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-
-    def _refused(self, status: int, headers: Mapping[str, str]) -> Refused:
-        name = self._wanted.repository
-        if headers.get("X-Error-Code") == "GatedRepo":
-            message = (
-                f"The model {name} is gated: accept its terms on its page of the Hub, then put a token of your account "
-                "into HF_TOKEN or run `hf auth login`."
-            )
-            return Refused("permission", message, again=False)
-        if status in (401, 403, 404):
-            message = (
-                f"The Hub has no model {name}, or it is private and needs a token in HF_TOKEN. `pippin search WORDS` "
-                "finds models."
-            )
-            return Refused("model_not_found", message, again=False)
-        message = f"The Hub answered {status} when asked for {name}."
-        return Refused("load_failed", message, again=status >= 500 or status in (408, 429))
 
     def _room(self, total: int) -> Refused | None:
         cache = Path(self._wanted.cache)
