@@ -6,6 +6,7 @@ the group with the next request, as it does with a worker that died.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
@@ -47,11 +48,8 @@ class RankGroup(Stages):
         ranks: list[WorkerProcess] = []
         try:
             # Both read files, and one resolves names.
-            found = await (
-                asyncio.to_thread(members, spec)
-                if held is None
-                else asyncio.to_thread(members_in_cluster, spec, held)
-            )
+            find = partial(members, spec) if held is None else partial(members_in_cluster, spec, held)
+            found = await asyncio.to_thread(find)
             for own in found:
                 ranks.append(await launch(own))  # noqa: PERF401 (the started ones are ended below)
         except BaseException:
