@@ -50,7 +50,6 @@ class WorkerLine(msgspec.Struct, frozen=True):
     """A line written by `worker.logs`. Other output does not parse as this and is logged as it is."""
 
     level: Literal["debug", "info", "warning", "error", "critical"]
-    name: str
     message: str
     request: str | None = None
     trace: str | None = None
