@@ -266,10 +266,8 @@ class Preparation:
             except NeedsWeightsError:
                 self._weights.add_done_callback(lambda _: self.submit(order))
                 return
-        try:
+        with suppress(LinkLost):
             done(order.id, answer)
-        except LinkLost:
-            return
 
 
 def _prepared(preparer: Preparer, order: Submit) -> Answer:
