@@ -291,7 +291,7 @@ def cache_bits(options: ModelOptions) -> tuple[int | None, int | None]:
 
 
 def shared_out(free: int, options: ModelOptions) -> tuple[int, int]:
-    """Of the bytes that weights leave, those for running sequences and those for the prefix cache."""
+    """The bytes for running sequences and those for the prefix cache, of the `free` ones that weights leave."""
     if not options.prefix_cache:
         return free, 0
     wanted = options.cache_memory_mb
