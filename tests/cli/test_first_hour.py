@@ -82,7 +82,7 @@ def test_recommend_says_what_to_type_next(terminal: Terminal) -> None:
     done = terminal.run("recommend", "--for", "embed", "--memory", "64")
     assert done.returncode == 0
     assert "Fetch one: pippin pull mlx-community/Qwen3-Embedding" in done.stdout
-    assert terminal.run("recommend", "--memory", "0.001").returncode == 1
+    assert terminal.run("recommend", "--memory", "0.1").returncode == 1
 
 
 def test_the_log_of_a_running_server_is_found_by_itself(terminal: Terminal) -> None:
