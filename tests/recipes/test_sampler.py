@@ -26,9 +26,7 @@ FILTER = '''def best_gap(x: mx.array, gap: mx.array) -> mx.array:
 
 '''
 FIELD = "    best_gap: Annotated[float, p.BEST_GAP.wire_meta] | None = None\n"
-OPTION = (
-    "    best_gap: Annotated[Annotated[float, p.BEST_GAP.bounds] | None, default_of(p.BEST_GAP)] = None\n"
-)
+OPTION = "    best_gap: Annotated[float, default_of(p.BEST_GAP)] | None = None\n"
 
 USE = """
 import json

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from pippin.core.events import Event, PartDelta
-from pippin.core.link import Cancel, FrameBuffer, Output, Report, Stats, frame
+from pippin.core.link import Cancel, FrameBuffer, Order, Output, Report, Stats, frame
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.worker import loop as module
-from pippin.worker.loop import LinkLost, WorkerLink, read_orders
+from pippin.worker.loop import LinkLost, WorkerLink
 
 
 @pytest.fixture
@@ -108,7 +108,9 @@ def test_the_spec_is_read_and_the_orders_behind_it_stay(ends: tuple[socket.socke
     server.sendall(frame(encode(spec)) + frame(encode(Cancel("r"))))
     server.shutdown(socket.SHUT_WR)
     assert link.receive_spec() == spec
-    assert list(link.orders()) == [Cancel("r")]
+    orders: list[Order] = []
+    link.read_orders(orders.append, lambda: None)
+    assert orders == [Cancel("r")]
 
 
 @pytest.mark.parametrize("data", [b"\x00\x00\x00\x01\xc1", b"\xff\xff\xff\xff"])
@@ -116,5 +118,5 @@ def test_rubbish_from_the_server_ends_the_worker(ends: tuple[socket.socket, Work
     server, link = ends
     server.sendall(data)
     lost: list[bool] = []
-    read_orders(link, lambda order: None, lambda: lost.append(True))
+    link.read_orders(lambda order: None, lambda: lost.append(True))
     assert lost == [True]

@@ -269,10 +269,6 @@ class Catalog:
             here = error.report.kind not in ("model_not_found", "load_failed")
             if here or repository is None or not (by_operator or self.downloads_allowed):
                 raise
-        return await self.pull(repository, on_progress)
-
-    async def pull(self, repository: str, on_progress: Progress) -> ModelInfo:
-        """Download a model from the Hub, resuming an earlier attempt."""
         if self._options.offline:
             message = (
                 f"The model {repository} is not here, and --offline or HF_HUB_OFFLINE forbids to download it. "

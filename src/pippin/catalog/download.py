@@ -7,7 +7,7 @@ longer to import than the whole server.
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -49,6 +49,24 @@ class Refused(Struct, frozen=True, tag=True):
     kind: ErrorKind
     message: str
     again: bool  # a retry may help
+
+
+def refused(status: int, headers: Mapping[str, str], name: str) -> Refused:
+    """What an error of the Hub means, which was asked for the model `name`."""
+    if headers.get("X-Error-Code") == "GatedRepo":
+        message = (
+            f"The model {name} is gated: accept its terms on its page of the Hub, then put a token of your account "
+            "into HF_TOKEN or run `hf auth login`."
+        )
+        return Refused("permission", message, again=False)
+    if status in (401, 403, 404):
+        message = (
+            f"The Hub has no model {name}, or it is private and needs a token in HF_TOKEN. `pippin search WORDS` "
+            "finds models."
+        )
+        return Refused("model_not_found", message, again=False)
+    message = f"The Hub answered {status} when asked for {name}."
+    return Refused("load_failed", message, again=status >= 500 or status in (408, 429))
 
 
 Line = Progressed | Fetched | Refused

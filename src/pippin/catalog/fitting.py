@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Struct
 
+from pippin.catalog.download import refused
 from pippin.catalog.footprint import (
     BYTES,
     IN_KERNELS,
@@ -168,14 +169,8 @@ def _hub_in_words(asked: str) -> Iterator[None]:
     except SafetensorsParsingError as error:
         raise ServerError("load_failed", f"The weights of {asked} cannot be read: {error}.") from None
     except HfHubHTTPError as error:
-        status = error.response.status_code
-        message = f"The hub answered {status} when asked for {asked}"
-        if status not in (401, 403, 404):
-            raise ServerError("load_failed", f"{message}. Try again in a while.") from None
-        raise ServerError(
-            "model_not_found",
-            f"{message}: there is none, or it needs a token in HF_TOKEN. `pippin search` finds models.",
-        ) from None
+        found = refused(error.response.status_code, error.response.headers, asked)
+        raise ServerError(found.kind, found.message) from None
     except (HTTPError, OSError, msgspec.DecodeError):
         raise ServerError(
             "load_failed", "The hub cannot be reached. `pippin list` shows what is here."

@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -21,10 +21,9 @@ from urllib.parse import urlsplit
 import msgspec
 from huggingface_hub import HfApi, HfFileMetadata, constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
-from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import build_hf_headers, filter_repo_objects, get_session, hf_raise_for_status
 
-from pippin.catalog.download import Download, Fetched, Line, Progressed, Refused
+from pippin.catalog.download import Download, Fetched, Line, Progressed, Refused, refused
 from pippin.catalog.scan import hub_folder
 from pippin.core.decoding import from_json
 
@@ -88,7 +87,7 @@ class HubFiles:
             if begin == remote.size:
                 return
             # The token is for the Hub only.
-            token = None if _same_host(constants.ENDPOINT, remote.location) else False
+            token = None if urlsplit(constants.ENDPOINT)[:2] == urlsplit(remote.location)[:2] else False
             headers = {"Range": f"bytes={begin}-", "Accept-Encoding": "identity"}
             with get_session().stream(
                 "GET",
@@ -126,10 +125,6 @@ def _verify(remote: HfFileMetadata, partial: Path) -> None:
     raise TransferError("what came has another hash than the file")
 
 
-def _same_host(one: str, other: str) -> bool:
-    return urlsplit(one)[:2] == urlsplit(other)[:2]
-
-
 WANTED: Final = tuple(
     "*.safetensors *.json *.jinja *.txt *.model *.tiktoken *.spm *.yaml weights.npz voices.npz voices/*.wav".split()
 )
@@ -156,7 +151,7 @@ class Fetch:
             with self._alone():
                 return self._run()
         except HfHubHTTPError as error:
-            return self._refused(error.response.status_code, error.response.headers)
+            return refused(error.response.status_code, error.response.headers, name)
         except (HTTPError, ConnectionError):
             return Refused("load_failed", f"The Hub cannot be reached to fetch {name}.", again=True)
         except (TransferError, ValueError, LookupError, TypeError, RecursionError) as error:
@@ -172,7 +167,8 @@ class Fetch:
     def _run(self) -> Fetched | Refused:
         name = self._wanted.repository
         told = HfApi().model_info(name, files_metadata=True, timeout=self._wanted.timeout)
-        commit, sizes = str(told.sha), _sizes(told.siblings or (), self._wanted.files)
+        commit, named = str(told.sha), {file.rfilename: file.size or 0 for file in told.siblings or ()}
+        sizes = {name: named[name] for name in wanted(named, self._wanted.files)}
         if not commit.isalnum():
             return Refused("load_failed", f"The Hub does not name a commit of {name}.", again=True)
         if self._wanted.files:
@@ -217,23 +213,6 @@ class Fetch:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _refused(self, status: int, headers: Mapping[str, str]) -> Refused:
-        name = self._wanted.repository
-        if headers.get("X-Error-Code") == "GatedRepo":
-            message = (
-                f"The model {name} is gated: accept its terms on its page of the Hub, then put a token of your account "
-                "into HF_TOKEN or run `hf auth login`."
-            )
-            return Refused("permission", message, again=False)
-        if status in (401, 403, 404):
-            message = (
-                f"The Hub has no model {name}, or it is private and needs a token in HF_TOKEN. `pippin search WORDS` "
-                "finds models."
-            )
-            return Refused("model_not_found", message, again=False)
-        message = f"The Hub answered {status} when asked for {name}."
-        return Refused("load_failed", message, again=status >= 500 or status in (408, 429))
-
     def _room(self, total: int) -> Refused | None:
         cache = Path(self._wanted.cache)
         cache.mkdir(parents=True, exist_ok=True)
@@ -259,17 +238,12 @@ class Fetch:
             say(Progressed(min(self._present(), total), total))
 
 
-def _sizes(files: Iterable[RepoSibling], files_wanted: tuple[str, ...]) -> dict[str, int]:
-    """Bytes of each file that matches `files_wanted`, or by default of those that a model needs, by name in the
-    repository."""
-    named = {file.rfilename: file.size or 0 for file in files}
-    return {name: named[name] for name in wanted(named, files_wanted) if safe_name(name)}
-
-
 def wanted(names: Iterable[str], patterns: tuple[str, ...] = ()) -> list[str]:
-    """The names that match one of these patterns, or by default those of files that a model needs."""
+    """The names that match one of these patterns, or by default those of files that a model needs. None leads out of
+    the snapshot."""
     unwanted = () if patterns else UNWANTED
-    return list(filter_repo_objects(names, allow_patterns=patterns or WANTED, ignore_patterns=unwanted))
+    found = filter_repo_objects(names, allow_patterns=patterns or WANTED, ignore_patterns=unwanted)
+    return list(filter(safe_name, found))
 
 
 def say(line: Line) -> None:

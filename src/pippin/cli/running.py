@@ -96,14 +96,11 @@ def running_servers() -> list[RunningServer]:
 
 def _living(path: Path) -> RunningServer | None:
     """The server of a file if it still holds the lock; None if it is dead."""
-    try:
-        with path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return from_json(file.read(), RunningServer)
-    except (OSError, msgspec.DecodeError):
-        pass
+    with contextlib.suppress(OSError, msgspec.DecodeError), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return from_json(file.read(), RunningServer)
     return None
 
 

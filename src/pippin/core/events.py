@@ -192,20 +192,12 @@ class Embedded(Ending, frozen=True, tag=True):
 
     vectors: bytes
     dimensions: int
-    prompt_tokens: int
-
-    @property
-    def used_tokens(self) -> int:
-        return self.prompt_tokens
+    used_tokens: int
 
 
 class Ranked(Ending, frozen=True, tag=True):
     scores: tuple[float, ...]  # one for each document, in their order
-    prompt_tokens: int
-
-    @property
-    def used_tokens(self) -> int:
-        return self.prompt_tokens
+    used_tokens: int
 
 
 class Decided(Ending, frozen=True, tag=True):

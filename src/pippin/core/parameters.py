@@ -56,8 +56,8 @@ class Parameter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return [self.unset if value is None else value for value in given]
 
     @property
-    def bounds(self) -> Meta:
-        """The range in the form that msgspec checks and OpenAPI shows."""
+    def bounds(self) -> dict[str, Any]:
+        """The range as `Meta` takes it, which msgspec checks and OpenAPI shows."""
         return self._bounds(self.low, self.high, above=self.above_low)
 
     @property
@@ -65,7 +65,8 @@ class Parameter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The range that clients may send, and the help for them."""
         told = f"{self.help} {self.wire_help}".strip()
         low, high = self.wire or (self.low, self.high)
-        return self._bounds(low, high, above=self.above_low and self.wire is None, told=told)
+        bounds = self._bounds(low, high, above=self.above_low and self.wire is None)
+        return Meta(**bounds, description=told)
 
     @property
     def range(self) -> str:
@@ -82,18 +83,17 @@ class Parameter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def in_checkpoints(self) -> Any:
         """The type of the value in a checkpoint, which may also be what stands for "off" in clients' bodies."""
         low = min(self.low, self.wire[0]) if self.wire else self.low
-        return Annotated[int if self.type == "int" else float, self._bounds(low, self.high, above=False)]
+        bounds = Meta(**self._bounds(low, self.high, above=False))
+        return Annotated[int if self.type == "int" else float, bounds]
 
     def acts(self, value: float | None) -> bool:
         """Whether a request with this value chooses tokens differently from one without it."""
         return value is not None and value != self.neutral
 
-    def _bounds(self, low: float, high: float, *, above: bool, told: str | None = None) -> Meta:
+    def _bounds(self, low: float, high: float, *, above: bool) -> dict[str, Any]:
         if self.type == "int":  # msgspec wants integer bounds for integers
             low, high = int(low), int(high)
-        if above:
-            return Meta(gt=low, le=high, description=told)
-        return Meta(ge=low, le=high, description=told)
+        return {"gt" if above else "ge": low, "le": high}
 
 
 def _shown(value: float) -> str:

@@ -31,7 +31,7 @@ from pippin.runtime.cluster.needs import CLUSTER, PLACE_WITHIN, Cluster, Need, i
 from pippin.runtime.ranks.places import need_of_each
 from pippin.runtime.workers.link import LOST, Mailbox
 from pippin.runtime.workers.machines import shared_out
-from pippin.runtime.workers.worker import Launcher, Stages, Worker
+from pippin.runtime.workers.worker import Launcher, Requests, Stages, Worker
 
 BLOCK: Final = 256  # bytes of text
 MOST_BLOCKS: Final = 4096  # in one prompt: text beyond 1 MiB does not affect the choice
@@ -160,6 +160,7 @@ class Replicas(Stages):
     ) -> None:
         """`spec` starts each worker again; `bound` is the most memory of one in a cluster, in bytes."""
         super().__init__()
+        self.requests: Requests = self  # it places each request
         self._info = spec.info
         self._launch = launch
         self.seats = [Seat(spec, worker) for worker in workers]
@@ -204,11 +205,6 @@ class Replicas(Stages):
         # A replica that is restarting will take as much as the others.
         sizes = [seat.worker.footprint for seat in self.seats if seat.is_here]
         return max(sizes, default=0) * self._here
-
-    @property
-    def requests(self) -> "Replicas":
-        """Itself: it places each request."""
-        return self
 
     @property
     def progress(self) -> tuple[int, int, str] | None:

@@ -103,14 +103,16 @@ class WorkerLink:
             raise LinkLost
         return from_message(payload, WorkerSpec)
 
-    def orders(self) -> Iterator[Order]:
-        """Yield orders until the API server closes its end. Raises `FrameError` for a malformed order."""
+    def read_orders(self, handle: Callable[[Order], None], lost: Callable[[], None]) -> None:
+        """Hand every order to `handle`; the body of the reader thread. Calls `lost` at the end."""
         decoder = message_decoder(Order)
-        for payload in self._frames:
-            try:
-                yield decoder.decode(payload)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise FrameError(f"The API server sent what is no order: {error}") from error
+        try:
+            for payload in self._frames:
+                handle(decoder.decode(payload))
+        except (FrameError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            log.error("The API server sent what is no order: %s The worker ends.", error)
+        finally:
+            lost()
 
     def _received(self) -> Iterator[bytes]:
         buffer = FrameBuffer()
@@ -190,17 +192,6 @@ class WorkerLink:
             self._room.notify_all()
 
 
-def read_orders(link: WorkerLink, handle: Callable[[Order], None], lost: Callable[[], None]) -> None:
-    """Hand every order to `handle`; the body of the reader thread. Calls `lost` at the end."""
-    try:
-        for order in link.orders():
-            handle(order)
-    except FrameError as error:
-        log.error("%s The worker ends.", error)
-    finally:
-        lost()
-
-
 log = logging.getLogger(__name__)
 
 # A request that arrives just after an idle engine started waits for a whole step instead of joining the first one. So
@@ -274,10 +265,8 @@ class Preparation:
             except NeedsWeightsError:
                 self._weights.add_done_callback(lambda _: self.submit(order))
                 return
-        try:
+        with suppress(LinkLost):
             done(order.id, answer)
-        except LinkLost:
-            return
 
 
 def _prepared(preparer: Preparer, order: Submit) -> Answer:

@@ -38,7 +38,6 @@ from pippin.worker.loop import (
     StepLoop,
     WorkerLink,
     give_memory_back,
-    read_orders,
     request_id,
 )
 from pippin.worker.ranks import NotMet, meet
@@ -58,7 +57,7 @@ class WorkerFormatter(logging.Formatter):
     """Formats a record as one line of JSON; the API server logs it again at its level, in its own format."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {"level": record.levelname.lower(), "name": record.name, "message": record.getMessage()}
+        line = {"level": record.levelname.lower(), "message": record.getMessage()}
         request = request_id.get()
         if request is not None:
             line["request"] = request
@@ -130,7 +129,7 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
     preparation = Preparation()
     loop = StepLoop(link, preparation)
     reader = threading.Thread(
-        target=read_orders, args=(link, loop.receive, lambda: end_now(0)), name="reader", daemon=True
+        target=link.read_orders, args=(loop.receive, lambda: end_now(0)), name="reader", daemon=True
     )
     reader.start()
     try:

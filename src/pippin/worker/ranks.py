@@ -84,9 +84,8 @@ class _End:
             if time.monotonic() - self._last > SILENT:
                 self._lost(f"{self._name} has been silent for {SILENT:g} seconds.")
                 return
-            if self._sending.acquire(
-                blocking=False
-            ):  # otherwise a send is under way, which is a sign of life too
+            # Otherwise a send is under way, which is a sign of life too.
+            if self._sending.acquire(blocking=False):
                 try:
                     self._socket.sendall(frame(b""))
                 except OSError:

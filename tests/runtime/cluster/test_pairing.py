@@ -29,7 +29,12 @@ async def exchanged(listening: ssl.SSLContext, speaking: ssl.SSLContext) -> byte
 
 def test_two_that_know_each_other_talk() -> None:
     bridge, host = Identity.new(), Identity.new()
-    heard = asyncio.run(exchanged(bridge.listens_to(host.certificate), host.speaks_to(bridge.certificate)))
+    heard = asyncio.run(
+        exchanged(
+            bridge.context(ssl.PROTOCOL_TLS_SERVER, host.certificate),
+            host.context(ssl.PROTOCOL_TLS_CLIENT, bridge.certificate),
+        )
+    )
     assert heard == b"hello\n"
 
 
@@ -37,9 +42,15 @@ def test_two_that_know_each_other_talk() -> None:
 def test_a_stranger_is_refused_whichever_side_it_is(stranger: str) -> None:
     bridge, host, other = Identity.new(), Identity.new(), Identity.new()
     if stranger == "speaks":
-        pair = bridge.listens_to(host.certificate), other.speaks_to(bridge.certificate)
+        pair = (
+            bridge.context(ssl.PROTOCOL_TLS_SERVER, host.certificate),
+            other.context(ssl.PROTOCOL_TLS_CLIENT, bridge.certificate),
+        )
     else:
-        pair = other.listens_to(host.certificate), host.speaks_to(bridge.certificate)
+        pair = (
+            other.context(ssl.PROTOCOL_TLS_SERVER, host.certificate),
+            host.context(ssl.PROTOCOL_TLS_CLIENT, bridge.certificate),
+        )
 
     async def play() -> None:
         # Python's reader reports the refusal of a certificate in the handler's task, too.
@@ -59,7 +70,7 @@ def test_a_plain_connection_is_refused() -> None:
     async def play() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
         server = await asyncio.start_server(
-            lambda *_: None, "127.0.0.1", 0, ssl=bridge.listens_to(host.certificate)
+            lambda *_: None, "127.0.0.1", 0, ssl=bridge.context(ssl.PROTOCOL_TLS_SERVER, host.certificate)
         )
         async with server, asyncio.timeout(10):
             reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())

@@ -67,7 +67,7 @@ def test_each_rank_is_told_its_place(tmp_path: Path) -> None:
 def answering(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     """Have this program stand in for the one that asks the cluster."""
     module = sys.modules["pippin.runtime.cluster.asking"]
-    monkeypatch.setattr(module, "placement", lambda *words: (sys.executable, "-c", program, *words))
+    monkeypatch.setattr(module, "COMMAND", (sys.executable, "-c", program))
 
 
 HOLDS = """

@@ -1,12 +1,17 @@
 """What is told of a worker that died."""
 
+from typing import Any
+
 import pytest
 
 from pippin.core.errors import ErrorKind, way_out, with_way_out
-from pippin.runtime.workers.death import Death, MemoryAtStart, death_report
+from pippin.runtime.workers.death import Death, death_report
 
 GIB = 1 << 30
-BIRTH = MemoryAtStart(free=3 * GIB, starved=0)
+
+
+def death(needed: float = GIB, **how: Any) -> Death:
+    return Death(fault=None, free=3 * GIB, needed=int(needed), **how)
 
 
 @pytest.mark.parametrize(
@@ -33,20 +38,19 @@ BIRTH = MemoryAtStart(free=3 * GIB, starved=0)
 def test_a_death_is_told_with_its_cause_and_the_way_out(
     status: int, doing: str | None, starved: bool, kind: ErrorKind, words: str
 ) -> None:
-    death = Death(status=status, fault=None, doing=doing, starved=starved)
-    report = death_report("m", death, BIRTH, need=int(4.5 * GIB))
+    report = death_report("m", death(4.5 * GIB, status=status, doing=doing, starved=starved))
     assert report.kind == kind
     assert words in report.message
 
 
 def test_nobody_is_accused_of_what_is_not_known() -> None:
-    death = Death(status=-11, fault=None, doing="loaded its weights", starved=True)
-    assert "memory:" not in death_report("m", death, BIRTH, need=GIB).message
+    how = death(status=-11, doing="loaded its weights", starved=True)
+    assert "memory:" not in death_report("m", how).message
 
 
 def test_a_worker_that_took_more_than_it_may_is_told_with_both_figures() -> None:
-    death = Death(status=-9, fault=None, doing=None, starved=True, excess=(5 * GIB, 4 * GIB))
-    message = death_report("m", death, BIRTH, need=GIB).message
+    how = death(status=-9, doing=None, starved=True, excess=(5 * GIB, 4 * GIB))
+    message = death_report("m", how).message
     assert (
         "it took 5.0 GiB of memory, more than the 4.0 GiB that it may take at most, and was ended" in message
     )
@@ -54,8 +58,8 @@ def test_a_worker_that_took_more_than_it_may_is_told_with_both_figures() -> None
 
 
 def test_a_worker_on_another_machine_that_was_not_reached_is_told_as_such() -> None:
-    death = Death(status=255, fault=None, doing="read its tokenizer", starved=False, far=True)
-    report = death_report("'m' (on 10.0.0.2)", death, BIRTH, 0)
+    how = death(status=255, doing="read its tokenizer", starved=False, far=True)
+    report = death_report("'m' (on 10.0.0.2)", how)
     assert report.kind == "load_failed"
     assert report.message.startswith("The model 'm' (on 10.0.0.2) could not be loaded")
     assert "was not reached (it left with status 255)" in report.message
@@ -102,8 +106,8 @@ def test_a_worker_on_another_machine_that_was_not_reached_is_told_as_such() -> N
 def test_the_last_words_of_a_worker_tell_the_way_out(words: str, said: str) -> None:
     cause = way_out(words)
     for doing in (None, "loaded its weights"):
-        death = Death(status=-6, fault=None, doing=doing, starved=False, cause=cause)
-        assert said in death_report("'m'", death, BIRTH, need=GIB).message
+        how = death(status=-6, doing=doing, starved=False, cause=cause)
+        assert said in death_report("'m'", how).message
     whole = with_way_out(f"The model could not be loaded: RuntimeError: {words}")
     assert said in whole
     assert with_way_out(whole) == whole, "it is said once"

@@ -217,7 +217,7 @@ def vectors_of(found: Embedded) -> list[list[float]]:
 
 
 def draw(fields: EmbeddingRequest, model: str, found: Embedded) -> bytes:
-    usage = TextUsage(prompt_tokens=found.prompt_tokens, total_tokens=found.prompt_tokens)
+    usage = TextUsage(prompt_tokens=found.used_tokens, total_tokens=found.used_tokens)
     # One vector at a time: encoding millions of numbers in one call would hold the GIL too long.
     items = [
         msgspec.Raw(

@@ -102,7 +102,7 @@ def draw_ranking(fields: RerankRequest, found: Ranked, *, id: str, model: str, u
         id=f"rerank-{id}",
         model=model,
         results=results,
-        usage=TextUsage(prompt_tokens=found.prompt_tokens, total_tokens=found.prompt_tokens),
+        usage=TextUsage(prompt_tokens=found.used_tokens, total_tokens=found.used_tokens),
         meta={"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
     )
 

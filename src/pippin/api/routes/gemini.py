@@ -139,7 +139,7 @@ class GeminiRoutes(Struct, frozen=True):
             found, _ = await handler.task(request, task, Embedded, model=model, operation="embeddings")
             vectors = await handler.large.do(len(found.vectors), vectors_of, found)
             shown = [{"values": vector} for vector in vectors]
-            usage = {"promptTokenCount": found.prompt_tokens}
+            usage = {"promptTokenCount": found.used_tokens}
             held: dict[str, Any] = {"embeddings": shown} if many else {"embedding": shown[0]}
             return json_reply(held | {"usageMetadata": usage})
 

@@ -344,7 +344,7 @@ class OllamaAnswers(Struct, frozen=True):
                 "embeddings": vectors_of(found),
                 "total_duration": taken,
                 "load_duration": 0,
-                "prompt_eval_count": found.prompt_tokens,
+                "prompt_eval_count": found.used_tokens,
             }
         )
 

@@ -106,11 +106,9 @@ def _formats(catalog: "Catalog", info: "ModelInfo") -> dict[str, str]:
         written = object_in(folder / "tokenizer_config.json").get("chat_template")
         template = chat_templates(folder, written).get("default")
     found = formats.detect(template or "", info.architecture)
-    tool, reasoning = found.tools, found.reasoning
-    if options.tool_call_parser is not None:
-        tool = formats.tool_format(options.tool_call_parser)
-    if options.reasoning_parser is not None:
-        reasoning = formats.reasoning_format(options.reasoning_parser)
+    own, thinks = options.tool_call_parser, options.reasoning_parser
+    tool = formats.tool_format(own) if own else found.tools
+    reasoning = formats.reasoning_format(thinks) if thinks else found.reasoning
     return {
         "tool calls": "-" if tool is None else tool.name,
         "reasoning": "-" if reasoning is None else reasoning.name,

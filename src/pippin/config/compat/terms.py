@@ -82,17 +82,12 @@ def translate(term: Term, value: Any, where: str, notes: list[Note]) -> dict[str
     `where` gives the place of the value in messages. Raises `ConfigError` for a value that the replaced server would
     have refused as well.
     """
-    match term.effect:
-        case "needless":
-            notes.append(Note("info", f"{where} is accepted and not needed: {term.note}."))
-            return {}
-        case "refused" if str(value).strip().lower() in FALSE:
-            return {}  # a switch that is off requests nothing
-        case "refused":
-            raise ConfigError(f"{where} is not supported: {term.note}.")
-        case "same" | "equivalent":
-            pass
-    if term.option is None:
+    if term.effect == "needless":
+        notes.append(Note("info", f"{where} is accepted and not needed: {term.note}."))
+    if term.effect == "refused" and str(value).strip().lower() not in FALSE:
+        raise ConfigError(f"{where} is not supported: {term.note}.")
+    # A switch that is off requests nothing.
+    if term.option is None or term.effect in ("needless", "refused"):
         return {}
     try:
         converted = _converted(term, term.option, value)

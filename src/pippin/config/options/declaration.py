@@ -77,6 +77,8 @@ def options() -> dict[str, Option]:
 
 def _option(field: Any, scope: Scope, section: str) -> Option:
     declared = inspect.type_info(field.type)
+    if isinstance(declared, inspect.UnionType):  # msgspec takes no bounds for a number or None together
+        declared = declared.types[0]
     if not isinstance(declared, inspect.Metadata):
         raise TypeError(f"the option {field.name} has no help: say what it is `about`")
     marks = declared.extra or {}

@@ -23,5 +23,5 @@ def about(help: str, *, hot: bool = False, flag: str | None = None, **bounds: fl
 
 
 def default_of(parameter: Parameter) -> Meta:
-    """The help of an option that sets a sampling parameter's default."""
-    return about(f"Default: {parameter.help[0].lower()}{parameter.help[1:]}", hot=True)
+    """The help and the bounds of an option that sets a sampling parameter's default."""
+    return about(f"Default: {parameter.help[0].lower()}{parameter.help[1:]}", hot=True, **parameter.bounds)

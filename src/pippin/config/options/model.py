@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
 from pippin.config.options.marks import AboveZero, Natural, Positive, about, default_of
 from pippin.core import parameters as p
@@ -94,29 +94,17 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     loop_guard: Annotated[
         LoopGuard, about("What to do with an answer that repeats itself without end.", hot=True)
     ] = "stop"
-    temperature: Annotated[Annotated[float, p.TEMPERATURE.bounds] | None, default_of(p.TEMPERATURE)] = None
-    top_p: Annotated[Annotated[float, p.TOP_P.bounds] | None, default_of(p.TOP_P)] = None
-    top_k: Annotated[Annotated[int, p.TOP_K.bounds] | None, default_of(p.TOP_K)] = None
-    min_p: Annotated[Annotated[float, p.MIN_P.bounds] | None, default_of(p.MIN_P)] = None
-    repetition_penalty: Annotated[
-        Annotated[float, p.REPETITION_PENALTY.bounds] | None, default_of(p.REPETITION_PENALTY)
-    ] = None
-    repetition_context_size: Annotated[
-        Annotated[int, p.REPETITION_CONTEXT.bounds] | None, default_of(p.REPETITION_CONTEXT)
-    ] = None
-    presence_penalty: Annotated[
-        Annotated[float, p.PRESENCE_PENALTY.bounds] | None, default_of(p.PRESENCE_PENALTY)
-    ] = None
-    frequency_penalty: Annotated[
-        Annotated[float, p.FREQUENCY_PENALTY.bounds] | None, default_of(p.FREQUENCY_PENALTY)
-    ] = None
-    xtc_probability: Annotated[
-        Annotated[float, p.XTC_PROBABILITY.bounds] | None, default_of(p.XTC_PROBABILITY)
-    ] = None
-    xtc_threshold: Annotated[Annotated[float, p.XTC_THRESHOLD.bounds] | None, default_of(p.XTC_THRESHOLD)] = (
-        None
-    )
-    seed: Annotated[Annotated[int, p.SEED.bounds] | None, default_of(p.SEED)] = None
+    temperature: Annotated[float, default_of(p.TEMPERATURE)] | None = None
+    top_p: Annotated[float, default_of(p.TOP_P)] | None = None
+    top_k: Annotated[int, default_of(p.TOP_K)] | None = None
+    min_p: Annotated[float, default_of(p.MIN_P)] | None = None
+    repetition_penalty: Annotated[float, default_of(p.REPETITION_PENALTY)] | None = None
+    repetition_context_size: Annotated[int, default_of(p.REPETITION_CONTEXT)] | None = None
+    presence_penalty: Annotated[float, default_of(p.PRESENCE_PENALTY)] | None = None
+    frequency_penalty: Annotated[float, default_of(p.FREQUENCY_PENALTY)] | None = None
+    xtc_probability: Annotated[float, default_of(p.XTC_PROBABILITY)] | None = None
+    xtc_threshold: Annotated[float, default_of(p.XTC_THRESHOLD)] | None = None
+    seed: Annotated[int, default_of(p.SEED)] | None = None
 
     # Scheduling
     max_num_seqs: Annotated[Positive, about("Most requests that decode together.")] = 64
@@ -210,10 +198,9 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     # Life in the pool
     pinned: Annotated[bool, about("Never unload this model to make room.", hot=True)] = False
-    idle_timeout: Annotated[
-        Annotated[float, Meta(ge=0)] | None,
-        about("Unload after this many idle seconds; 0 is at once.", hot=True),
-    ] = None
+    idle_timeout: (
+        Annotated[float, about("Unload after this many idle seconds; 0 is at once.", hot=True, ge=0)] | None
+    ) = None
     replicas: Annotated[
         int,
         about(
@@ -279,8 +266,13 @@ def machines_of(options: ModelOptions) -> tuple[str, ...]:
 
 def ranks_here(options: ModelOptions) -> int:
     """Number of ranks on this machine."""
-    first, *others = machines_of(options)
-    return 1 + sum(each == first or each in LOOPBACK for each in others)
+    machines = machines_of(options)
+    return sum(is_here(each, machines[0]) for each in machines)
+
+
+def is_here(machine: str, first: str) -> bool:
+    """Whether `machine` is this one; `first` is another address of this machine."""
+    return machine == first or machine in LOOPBACK
 
 
 def replicas_here(options: ModelOptions) -> int:

@@ -1,6 +1,7 @@
 """Asks a cluster through a process of its own, since the server does not import Ray, and begins one where none is."""
 
 import asyncio
+import sys
 from asyncio.subprocess import PIPE, Process
 from typing import Final, TypeVar
 
@@ -10,8 +11,9 @@ from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.processes import ended, started
-from pippin.runtime.cluster.needs import Cluster, Refused, placement
+from pippin.runtime.cluster.needs import Cluster, Refused
 
+COMMAND: Final = (sys.executable, "-m", "pippin.runtime.cluster.placement")
 ANSWER_WITHIN: Final = 90.0  # seconds: Ray looks for room for 60 of them
 LAST_WORDS: Final = 5.0  # seconds for a refused process to end
 
@@ -40,7 +42,7 @@ class Clusters:
 
 async def asked(info: ModelInfo, kind: type[T], *words: str) -> tuple[T, Process]:
     """The cluster's answer, and the process that asked for it. Raises `ServerError("load_failed")`."""
-    process = await started(*placement(*words), stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
+    process = await started(*COMMAND, *words, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
     assert process.stdout is not None
     assert process.stderr is not None
     try:

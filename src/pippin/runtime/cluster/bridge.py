@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -84,9 +85,8 @@ class Bridge:
         host, (certificate, machine) = await living(ray, lambda: self._actor(ray), no_room, self.within)
         say(f"{'A replica' if self.seat is None else f'Rank {self.seat[1]}'} is placed on {machine}.")
         here = ray.util.get_node_ip_address()
-        server = await asyncio.start_server(
-            self._greet, here, 0, ssl=self.identity.listens_to(certificate), backlog=2
-        )
+        context = self.identity.context(ssl.PROTOCOL_TLS_SERVER, certificate)
+        server = await asyncio.start_server(self._greet, here, 0, ssl=context, backlog=2)
         ticket = Ticket(here, server.sockets[0].getsockname()[1], self.identity.certificate, model, path)
         status: asyncio.Future[int] = asyncio.wrap_future(host.run.remote(ticket).future())
         passing = asyncio.create_task(self._pass(server))

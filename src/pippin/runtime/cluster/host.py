@@ -54,15 +54,9 @@ class Identity(Struct, frozen=True):
         private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         return cls(certificate.public_bytes(Encoding.PEM).decode(), private.decode())
 
-    def listens_to(self, certificate: str) -> ssl.SSLContext:
-        """The context for the accepting side; only the holder of the other certificate's key can connect."""
-        return self._context(ssl.PROTOCOL_TLS_SERVER, certificate)
-
-    def speaks_to(self, certificate: str) -> ssl.SSLContext:
-        """The context for the connecting side."""
-        return self._context(ssl.PROTOCOL_TLS_CLIENT, certificate)
-
-    def _context(self, protocol: int, other: str) -> ssl.SSLContext:
+    def context(self, protocol: int, other: str) -> ssl.SSLContext:
+        """The context for the accepting or the connecting side, as the protocol says; only the holder of the other
+        certificate's key is let through."""
         context = ssl.SSLContext(protocol)
         context.check_hostname = False  # the peer's certificate itself is pinned
         context.verify_mode = ssl.CERT_REQUIRED
@@ -130,7 +124,7 @@ class Host:
 
     async def run(self, ticket: Ticket) -> int:
         """Run the worker to its end and return its exit status. The worker exits when the bridge does."""
-        context = self._identity.speaks_to(ticket.certificate)
+        context = self._identity.context(ssl.PROTOCOL_TLS_CLIENT, ticket.certificate)
         link = await asyncio.open_connection(ticket.address, ticket.port, ssl=context)
         log = await asyncio.open_connection(ticket.address, ticket.port, ssl=context)
         for (_, writer), word in ((link, LINK), (log, LOG)):

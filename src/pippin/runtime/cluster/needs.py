@@ -12,7 +12,6 @@ from pippin.core.models import WorkerSpec
 from pippin.runtime.workers.machines import reached_by
 
 BRIDGE: Final = "pippin.runtime.cluster.bridge"
-PLACEMENT: Final = "pippin.runtime.cluster.placement"
 PLACE_WITHIN: Final = 60.0  # seconds for Ray to find a machine and start a process there
 CLUSTER: Final = "the cluster"
 """Names the location of a worker that Ray has yet to place."""
@@ -96,8 +95,3 @@ def in_the_cluster(
     words = (sys.executable, "-m", BRIDGE, cluster, *wanted, spec.info.id, spec.info.path or "")
     place = () if seat is None else (seat[0], str(seat[1]))
     return reached_by(shlex.join((*words, *place)), spec, machine)
-
-
-def placement(*words: str) -> tuple[str, ...]:
-    """The command that passes `words` to the cluster."""
-    return (sys.executable, "-m", PLACEMENT, *words)

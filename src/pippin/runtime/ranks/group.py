@@ -6,6 +6,7 @@ the group with the next request, as it does with a worker that died.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
@@ -33,6 +34,7 @@ class RankGroup(Stages):
         super().__init__()
         self._ranks = ranks
         self._leader = ranks[0]
+        self.requests: Requests = ranks[0].requests
         self._near = near
         self._held = held
         self._ending: asyncio.Task[None] | None = None
@@ -46,11 +48,8 @@ class RankGroup(Stages):
         ranks: list[WorkerProcess] = []
         try:
             # Both read files, and one resolves names.
-            found = await (
-                asyncio.to_thread(members, spec)
-                if held is None
-                else asyncio.to_thread(members_in_cluster, spec, held)
-            )
+            find = partial(members, spec) if held is None else partial(members_in_cluster, spec, held)
+            found = await asyncio.to_thread(find)
             for own in found:
                 ranks.append(await launch(own))  # noqa: PERF401 (the started ones are ended below)
         except BaseException:
@@ -78,10 +77,6 @@ class RankGroup(Stages):
     def progress(self) -> tuple[int, int, str] | None:
         known = [each.progress for each in self._ranks if each.progress]
         return min(known, key=lambda progress: progress[0], default=None)
-
-    @property
-    def requests(self) -> Requests:
-        return self._leader.requests
 
     def load_weights(self, memory_bytes: int | None) -> None:
         """`memory_bytes` is this machine's; ranks elsewhere take what is free there."""

@@ -10,14 +10,14 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from pippin.config.options.model import ModelOptions, machines_of, ranks_here
+from pippin.config.options.model import ModelOptions, is_here, machines_of, ranks_here
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import RankSpec, WorkerSpec
 from pippin.core.processes import ended
 from pippin.runtime.cluster.asking import asked
 from pippin.runtime.cluster.needs import Need, Places, in_the_cluster
-from pippin.runtime.workers.machines import elsewhere, is_here, shared_out
+from pippin.runtime.workers.machines import elsewhere, shared_out
 
 FAR_PORTS: Final = range(20_000, 30_000)
 """Ranks on another machine listen on random ports of this range, from which systems assign no outgoing connections."""

@@ -53,23 +53,14 @@ GIB: Final = 1 << 30
 STARTED_AGAIN: Final = " The next request starts it again."
 
 
-class MemoryAtStart(Struct, frozen=True, kw_only=True):
-    """The machine's memory when the worker started to load."""
-
-    free: int  # bytes
-    starved: int  # processes that the system had killed for lack of memory
-
-    @classmethod
-    def now(cls) -> "MemoryAtStart":
-        return cls(free=psutil.virtual_memory().available, starved=starved())
-
-
 class Death(Struct, frozen=True, kw_only=True):
     """How a worker died, and what it was doing."""
 
     status: int  # exit status, or a negative signal number
     fault: Exception | None  # what was wrong with the frames that it sent
     doing: str | None  # the stage of the load; None once loaded
+    needed: int  # the bytes that it was expected to take
+    free: int  # bytes of the machine's memory when it began to load
     starved: bool  # the system killed a process for lack of memory during the worker's life
     far: bool = False  # the worker ran on another machine; what ended here is the command that reached it
     excess: tuple[int, int] | None = None  # the bytes that it took, and its limit, if it was killed for that
@@ -77,8 +68,8 @@ class Death(Struct, frozen=True, kw_only=True):
     stopped: bool = False  # it was killed because it had been stopped (SIGSTOP) for long
 
 
-def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -> ErrorReport:
-    """The report for clients. `model` is the title of its spec, `need` the bytes that it was expected to take."""
+def death_report(model: str, death: Death) -> ErrorReport:
+    """The report for clients. `model` is the title of its spec."""
     ended_here = death.fault is not None or death.excess is not None or death.stopped
     killed = death.status == -signal.SIGKILL and not ended_here
     if death.doing is None:
@@ -94,7 +85,7 @@ def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -
         return ErrorReport(kind="load_failed", message=message)
     words = [
         f"The model {model} could not be loaded: its process died while it {death.doing} ({_how(death)}).",
-        f"It needs about {_size(need)}, and {_size(at_start.free)} were free when it started.",
+        f"It needs about {_size(death.needed)}, and {_size(death.free)} were free when it started.",
     ]
     if killed and death.starved:
         words.append(f"The system ended it for lack of memory: {MENDS}.")

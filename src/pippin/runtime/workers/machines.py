@@ -5,15 +5,10 @@ from pathlib import Path
 
 import msgspec
 
-from pippin.config.options.model import LOOPBACK, ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.core.safetensors import digest_of
-
-
-def is_here(machine: str, first: str = LOOPBACK[0]) -> bool:
-    """Whether `machine` is this one; `first` is another address of this machine."""
-    return machine == first or machine in LOOPBACK
 
 
 def shared_out(spec: WorkerSpec, count: int) -> WorkerSpec:

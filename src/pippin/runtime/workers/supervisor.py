@@ -38,7 +38,7 @@ from pippin.core.link import (
 )
 from pippin.core.logs import LEVELS, lines
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
-from pippin.runtime.workers.death import Death, MemoryAtStart, death_report, starved, until_stopped
+from pippin.runtime.workers.death import Death, death_report, starved, until_stopped
 from pippin.runtime.workers.link import Link
 from pippin.runtime.workers.process import Child
 from pippin.runtime.workers.worker import Stages
@@ -50,7 +50,6 @@ class WorkerLine(msgspec.Struct, frozen=True):
     """A line written by `worker.logs`. Other output does not parse as this and is logged as it is."""
 
     level: Literal["debug", "info", "warning", "error", "critical"]
-    name: str
     message: str
     request: str | None = None
     trace: str | None = None
@@ -156,7 +155,7 @@ class WorkerProcess(Stages):
         self.footprint = 0
         self.progress: tuple[int, int, str] | None = None
         self._process = process
-        self._memory_at_start = MemoryAtStart.now()
+        self._free, self._starved = int(psutil.virtual_memory().available), starved()  # as it began to load
         self._need = spec.expected_bytes
         self._memory = MemoryWatch(process.pid, spec.expected_bytes)
         self._excess: tuple[int, int] | None = None
@@ -195,7 +194,7 @@ class WorkerProcess(Stages):
     def load_weights(self, memory_bytes: int | None) -> None:
         """Allow the worker to allocate memory for its model; it waits for this after its first stage."""
         self._may_load = True
-        self._memory_at_start = MemoryAtStart.now()
+        self._free, self._starved = int(psutil.virtual_memory().available), starved()
         self._memory.plan(max(self._need, memory_bytes or 0))
         self._link.send(LoadWeights(memory_bytes))
 
@@ -322,13 +321,15 @@ class WorkerProcess(Stages):
             status=status,
             fault=self._fault,
             doing=self._doing(),
-            starved=starved() > self._memory_at_start.starved,
+            needed=self._need,
+            free=self._free,
+            starved=starved() > self._starved,
             excess=self._excess,
             stopped=self._stopped,
             far=self._far,
             cause=next(filter(None, ways_out), None),
         )
-        report = death_report(self._title, death, self._memory_at_start, self._need)
+        report = death_report(self._title, death)
         if not self._stopping and self._doing() is None:  # a failed load is reported by whoever waits for it
             log.error("%s", report.message)
         self.fail_load(ServerError.of(report))
