@@ -22,7 +22,7 @@ from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats, WorkerSpec
 from pippin.core.published import broken, fields_in, find_json, name_of, object_in, sentence_file, table
 from pippin.engines.base import CachelessEngine, Emission, Job
-from pippin.engines.device import dtype_of, evaluate_in_pieces, loading
+from pippin.engines.device import evaluate_in_pieces, loading
 from pippin.engines.language.text.stored_words import without_dropout
 from pippin.engines.language.text.tokenizer import TooLong, beginning
 from pippin.engines.language.upstream.library import dequantize_model
@@ -355,7 +355,7 @@ def cast_weights(model: nn.Module, spec: WorkerSpec) -> None:
             if plan.dequantize:
                 dequantize_model(part)
             if plan.run_type is not None:
-                part.set_dtype(dtype_of(plan.run_type))
+                part.set_dtype(getattr(mx, plan.run_type))
             for _ in evaluate_in_pieces(array for _, array in tree_flatten(part.parameters())):
                 pass
 

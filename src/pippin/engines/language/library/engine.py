@@ -31,6 +31,7 @@ from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.step.engine import changed, request_status
 from pippin.engines.language.step.sequences import Request
 from pippin.engines.language.step.sequences import Sequence as Choice
+from pippin.engines.refusals import refuse_set
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class LibraryEngine:
         self, model: AutoregressiveModel, preparer: LanguagePreparer, options: ModelOptions, plan: DevicePlan
     ) -> None:
         """The engine of a model that was loaded on this thread. Raises `ServerError("load_failed")`."""
-        fields.refuse_options(options)
+        refuse_set(options, fields.WITHOUT, f"with {fields.MODEL}, in mlx-vlm's own loop")
         log.warning(
             "the model answers one request at a time, by mlx-vlm's own generate, and caches no prompts"
         )
