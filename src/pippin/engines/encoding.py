@@ -100,9 +100,8 @@ def padded(batch: Sequence[EncoderInput], pad: int) -> tuple[mx.array, mx.array,
 class EncodingEngine(CachelessEngine):
     """An engine around a function that maps a batch of sequences to an array of float32 [batch, n]."""
 
-    def __init__(self, forward: Forward, *, batch_tokens: int = BATCH_TOKENS) -> None:
+    def __init__(self, forward: Forward) -> None:
         self._forward = forward
-        self._batch_tokens = batch_tokens
         # By request: the job, and the outputs so far by the index of their sequence.
         self._running: dict[str, tuple[EncodingJob, dict[int, Floats]]] = {}
         self._queue: deque[tuple[str, int]] = deque()  # request id and index of its sequence, oldest first
@@ -157,7 +156,7 @@ class EncodingEngine(CachelessEngine):
         for member in near:
             length = self._length(member)
             low, high = min(shortest, length), max(longest, length)
-            if high > low * LENGTH_SPREAD + 8 or high * (len(members) + 1) > self._batch_tokens:
+            if high > low * LENGTH_SPREAD + 8 or high * (len(members) + 1) > BATCH_TOKENS:
                 break
             members.append(member)
             shortest, longest = low, high

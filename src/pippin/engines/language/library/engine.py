@@ -18,7 +18,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Failed, Progress, PromptEcho
 from pippin.core.link import merged
 from pippin.core.models import EngineStats
-from pippin.engines.base import Emission
+from pippin.engines.base import Emission, queue_is_full
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.device import DevicePlan, weights_too_large
 from pippin.engines.language.job import LanguageJob
@@ -84,11 +84,7 @@ class LibraryEngine:
         fields.check(job.request, self._options, self._tokenizer)
         job = self._fitted(job)
         if len(self._waiting) >= self._options.queue_size:
-            raise ServerError(
-                "overloaded",
-                f"{len(self._waiting)} requests are waiting, which is as many as the queue holds: try again later.",
-                retry_after=10.0,
-            )
+            raise queue_is_full(len(self._waiting), 10.0)
         request = Request(job=job)
         for index in range(job.request.n):
             decoder = SequenceDecoder(job, index, self._tokenizer)
