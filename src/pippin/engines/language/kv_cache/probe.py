@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import mlx.core as mx
@@ -290,17 +290,14 @@ def _tried(model: nn.Module, shape: BatchShape) -> Iterator[tuple[BatchedGroup, 
     """A group, and what reserves a slot in it for a prompt of so many tokens that grows by so many. Their memory is
     freed with this context: a group and its slots refer to each other."""
     group = BatchedGroup(model, shape)
-    slots: list[Slot] = []
+    with ExitStack() as leaving:
 
-    def reserve(length: int, growth: int) -> Slot:
-        slots.append(group.reserve(SlotRequest(length=length, growth=growth, length_class=0)))
-        return slots[-1]
+        def reserve(length: int, growth: int) -> Slot:
+            slot = group.reserve(SlotRequest(length=length, growth=growth, length_class=0))
+            leaving.callback(group.leave, slot)
+            return slot
 
-    try:
         yield group, reserve
-    finally:
-        for slot in slots:
-            group.leave(slot)
 
 
 def _off_after_rewinding(model: nn.Module, shape: BatchShape, reference: Reference) -> float:
