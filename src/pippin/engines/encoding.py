@@ -4,7 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -373,13 +373,11 @@ def _taken_apart(model: nn.Module) -> Iterator[list[nn.Module]]:
         for name, part in owner.items()
         if isinstance(part, nn.Module) and not issubclass(type(part), nn.Module)
     ]
-    for owner, name, _ in taken:
-        owner.pop(name)
-    try:
-        yield [model, *(part for _, _, part in taken)]
-    finally:
+    with ExitStack() as restored:
         for owner, name, part in taken:
-            owner[name] = part
+            del owner[name]
+            restored.callback(owner.__setitem__, name, part)
+        yield [model, *(part for _, _, part in taken)]
 
 
 def unit(vectors: Floats) -> Floats:
