@@ -13,7 +13,14 @@ from transformers import AutoTokenizer
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Embedded
-from pippin.engines.encoding import EncoderInput, EncodingEngine, EncodingJob, EncodingTokenizer, Floats
+from pippin.engines.encoding import (
+    BATCH_TOKENS,
+    EncoderInput,
+    EncodingEngine,
+    EncodingJob,
+    EncodingTokenizer,
+    Floats,
+)
 from tests.engines.driving import run
 
 
@@ -67,17 +74,17 @@ def test_a_cancelled_request_is_not_computed_and_says_nothing() -> None:
 
 def test_the_oldest_row_is_always_in_the_next_batch() -> None:
     sums = Sums()
-    engine = EncodingEngine(sums, batch_tokens=8)
-    engine.submit(job("long", (9,) * 100))
+    engine = EncodingEngine(sums)
+    engine.submit(job("long", (9,) * (BATCH_TOKENS + 1)))
     engine.submit(job("short", *[(1,)] * 6))
     engine.step()
-    assert len(sums.batches[0][0].tokens) == 100
+    assert len(sums.batches[0][0].tokens) == BATCH_TOKENS + 1
 
 
-@given(st.lists(st.lists(st.integers(1, 300), min_size=1, max_size=8), min_size=1, max_size=8))
+@given(st.lists(st.lists(st.integers(1, 2400), min_size=1, max_size=8), min_size=1, max_size=8))
 def test_every_row_is_computed_once_within_the_bounds(requests: list[list[int]]) -> None:
     sums = Sums()
-    engine = EncodingEngine(sums, batch_tokens=512)
+    engine = EncodingEngine(sums)
     jobs = [
         job(str(number), *[(number,) * length for length in lengths])
         for number, lengths in enumerate(requests)
@@ -88,7 +95,7 @@ def test_every_row_is_computed_once_within_the_bounds(requests: list[list[int]])
     assert sum(len(batch) for batch in sums.batches) == sum(map(len, requests))
     for batch in sums.batches:
         longest = max(len(row.tokens) for row in batch)
-        assert len(batch) == 1 or longest * len(batch) <= 512
+        assert len(batch) == 1 or longest * len(batch) <= BATCH_TOKENS
 
 
 def test_options_of_an_encoder_need_a_restart() -> None:

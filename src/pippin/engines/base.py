@@ -32,7 +32,13 @@ class NeedsWeightsError(Exception):
 
 
 class NobodyWaitsError(Exception):
-    """The request was cancelled while it was prepared."""
+    """The request was cancelled while it was prepared, or while a library computed its answer."""
+
+
+def queue_is_full(waiting: int, retry_after: float) -> ServerError:
+    """The refusal of a request for which a queue has no place; `retry_after` in seconds."""
+    message = f"{waiting} requests are waiting, which is as many as the queue holds: try again later."
+    return ServerError("overloaded", message, retry_after=retry_after)
 
 
 class Job(Protocol):

@@ -19,7 +19,7 @@ import mlx.core as mx
 from pippin.core.errors import ErrorReport, ServerError, way_out
 from pippin.core.events import Accepted, Event, Failed
 from pippin.core.models import EngineStats
-from pippin.engines.base import CachelessEngine, Emission, Job
+from pippin.engines.base import CachelessEngine, Emission, Job, NobodyWaitsError
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +27,6 @@ Model = TypeVar("Model")
 
 STEP_SECONDS = 0.05
 """How long a step waits for an event, and so the longest that an order to the engine waits."""
-
-
-class Cancelled(Exception):
-    """Raised inside a call whose request was cancelled."""
 
 
 class Call:
@@ -45,9 +41,9 @@ class Call:
         self._cancelled.set()
 
     def check(self) -> None:
-        """Raises `Cancelled` if the request was cancelled."""
+        """Raises `NobodyWaitsError` if the request was cancelled."""
         if self._cancelled.is_set():
-            raise Cancelled
+            raise NobodyWaitsError
 
     def emit(self, event: Event) -> None:
         self.check()
@@ -91,7 +87,7 @@ class BlockingEngine(CachelessEngine, Generic[Model]):
         try:
             call.check()
             job.run(model, call)
-        except Cancelled:
+        except NobodyWaitsError:
             pass
         except ServerError as error:
             self._outbox.put((call, Failed(error.report)))

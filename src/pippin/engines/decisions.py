@@ -1,12 +1,10 @@
 """The engine of decision models: named questions about a state, answered by the models' own scoring in mlx-vlm."""
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import mlx.nn as nn
-from msgspec import Struct
 
 from pippin.config.errors import install_command
 from pippin.config.options.model import ModelOptions
@@ -24,9 +22,8 @@ REFUSALS = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 """What models raise for questions that they cannot read."""
 
 
-class Decider(Struct, frozen=True):
-    model: nn.Module
-    processor: Any
+Predict = Callable[[Any, Any], dict[str, Any]]
+"""mlx-vlm's `predict` of a loaded model: its answers to questions about a state."""
 
 
 class DecisionPreparer:
@@ -35,19 +32,20 @@ class DecisionPreparer:
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         assert isinstance(task, Decide)
-        return BlockingJob[Decider](id, Accepted(prompt_tokens=0), partial(decide, task))
+        return BlockingJob[Predict](id, Accepted(prompt_tokens=0), partial(decide, task))
 
 
 open_preparer = DecisionPreparer
 
 
-def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[Decider]:
+def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[Predict]:
     """Raises `ServerError("load_failed")` where mlx-vlm is not installed, or its model decides nothing."""
     folder = Path(spec.info.path or "")
     options = convert(spec.options, ModelOptions)
 
-    def load() -> Decider:
+    def load() -> Predict:
         try:
+            from mlx_vlm.decision import predict
             from mlx_vlm.utils import load_processor
         except ImportError as error:
             message = f"Decision models are mlx-vlm's: {install_command('vision')}"
@@ -59,18 +57,16 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
                 "load_failed", f"{spec.info.id} decides nothing: mlx-vlm's model has no decisions."
             )
         processor = load_processor(folder, False, trust_remote_code=options.trust_remote_code)
-        return Decider(model, processor)
+        return partial(predict, model, processor)
 
     return BlockingEngine(load)
 
 
-def decide(task: Decide, decider: Decider, call: Call) -> None:
+def decide(task: Decide, predict: Predict, call: Call) -> None:
     """Run a request on the model's thread. Raises `ServerError` for questions that the model cannot read."""
-    from mlx_vlm.decision import predict
-
     state, questions = json.loads(task.state), json.loads(task.questions)
     try:
-        found = predict(decider.model, decider.processor, state, questions)
+        found = predict(state, questions)
     except REFUSALS as error:
         raise ServerError("invalid_request", f"The model cannot decide this: {error}", "questions") from error
     tokens = int(found.get("usage", {}).get("input_tokens", 0))

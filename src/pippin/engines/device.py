@@ -369,13 +369,6 @@ def evaluate_in_pieces(arrays: "Iterable[mx.array]") -> Iterator[int]:
     yield done + size
 
 
-def dtype_of(run_type: RunType) -> "mx.Dtype":
-    """MLX's dtype of this name."""
-    import mlx.core as mx
-
-    return {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}[run_type]
-
-
 def report() -> dict[str, object]:
     """MLX's version, device and kernels, its BLAS and the speed of a product, as a worker would find them here.
 

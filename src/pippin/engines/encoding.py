@@ -4,7 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats, WorkerSpec
 from pippin.core.published import broken, fields_in, find_json, name_of, object_in, sentence_file, table
 from pippin.engines.base import CachelessEngine, Emission, Job
-from pippin.engines.device import dtype_of, evaluate_in_pieces, loading
+from pippin.engines.device import evaluate_in_pieces, loading
 from pippin.engines.language.text.stored_words import without_dropout
 from pippin.engines.language.text.tokenizer import TooLong, beginning
 from pippin.engines.language.upstream.library import dequantize_model
@@ -100,9 +100,8 @@ def padded(batch: Sequence[EncoderInput], pad: int) -> tuple[mx.array, mx.array,
 class EncodingEngine(CachelessEngine):
     """An engine around a function that maps a batch of sequences to an array of float32 [batch, n]."""
 
-    def __init__(self, forward: Forward, *, batch_tokens: int = BATCH_TOKENS) -> None:
+    def __init__(self, forward: Forward) -> None:
         self._forward = forward
-        self._batch_tokens = batch_tokens
         # By request: the job, and the outputs so far by the index of their sequence.
         self._running: dict[str, tuple[EncodingJob, dict[int, Floats]]] = {}
         self._queue: deque[tuple[str, int]] = deque()  # request id and index of its sequence, oldest first
@@ -157,7 +156,7 @@ class EncodingEngine(CachelessEngine):
         for member in near:
             length = self._length(member)
             low, high = min(shortest, length), max(longest, length)
-            if high > low * LENGTH_SPREAD + 8 or high * (len(members) + 1) > self._batch_tokens:
+            if high > low * LENGTH_SPREAD + 8 or high * (len(members) + 1) > BATCH_TOKENS:
                 break
             members.append(member)
             shortest, longest = low, high
@@ -355,7 +354,7 @@ def cast_weights(model: nn.Module, spec: WorkerSpec) -> None:
             if plan.dequantize:
                 dequantize_model(part)
             if plan.run_type is not None:
-                part.set_dtype(dtype_of(plan.run_type))
+                part.set_dtype(getattr(mx, plan.run_type))
             for _ in evaluate_in_pieces(array for _, array in tree_flatten(part.parameters())):
                 pass
 
@@ -374,13 +373,11 @@ def _taken_apart(model: nn.Module) -> Iterator[list[nn.Module]]:
         for name, part in owner.items()
         if isinstance(part, nn.Module) and not issubclass(type(part), nn.Module)
     ]
-    for owner, name, _ in taken:
-        owner.pop(name)
-    try:
-        yield [model, *(part for _, _, part in taken)]
-    finally:
+    with ExitStack() as restored:
         for owner, name, part in taken:
-            owner[name] = part
+            del owner[name]
+            restored.callback(owner.__setitem__, name, part)
+        yield [model, *(part for _, _, part in taken)]
 
 
 def unit(vectors: Floats) -> Floats:

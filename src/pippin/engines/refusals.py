@@ -2,12 +2,13 @@
 
 import logging
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from pippin.config.errors import install_command
+from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ErrorKind, ServerError
 
 logger = logging.getLogger(__name__)
@@ -19,6 +20,19 @@ LONGEST: Final = 400
 def refused(param: str, what: str, kind: ErrorKind = "invalid_request") -> ServerError:
     """The refusal of a field, by a sentence that begins with its name."""
     return ServerError(kind, f"'{param}' {what}", param)
+
+
+def unusable(option: str, why: str) -> ServerError:
+    """The refusal of an option that cannot be used, for a reason that goes on from there."""
+    return ServerError("load_failed", f"{option} cannot be used {why}. Start without it.", option)
+
+
+def refuse_set(options: ModelOptions, names: Iterable[str], why: str) -> None:
+    """Raises `ServerError("load_failed")` for the first of these options that has another value than its default."""
+    usual = ModelOptions()
+    for name in names:
+        if getattr(options, name) != getattr(usual, name):
+            raise unusable(name, why)
 
 
 UNFETCHED: Final = (

@@ -67,11 +67,11 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> WorkerSpec:
 
 
 @pytest.fixture(scope="module")
-def engine(spec: WorkerSpec) -> BlockingEngine[decisions.Decider]:
+def engine(spec: WorkerSpec) -> BlockingEngine[decisions.Predict]:
     return decisions.open_engine(spec, decisions.open_preparer(spec), no_progress)
 
 
-def decided(spec: WorkerSpec, engine: BlockingEngine[decisions.Decider], task: Decide) -> Any:
+def decided(spec: WorkerSpec, engine: BlockingEngine[decisions.Predict], task: Decide) -> Any:
     job = decisions.open_preparer(spec).prepare("one", task)
     assert not isinstance(job, tuple)
     [found] = run(engine, job)["one"]
@@ -80,7 +80,7 @@ def decided(spec: WorkerSpec, engine: BlockingEngine[decisions.Decider], task: D
 
 @pytest.mark.parametrize("state", STATES, ids=["text", "json"])
 def test_answers_are_those_of_mlx_vlm(
-    spec: WorkerSpec, engine: BlockingEngine[decisions.Decider], state: Any
+    spec: WorkerSpec, engine: BlockingEngine[decisions.Predict], state: Any
 ) -> None:
     from mlx_vlm.decision import predict
     from mlx_vlm.utils import load
@@ -102,7 +102,7 @@ def test_answers_are_those_of_mlx_vlm(
     ],
 )
 def test_questions_that_the_model_cannot_read_are_refused(
-    spec: WorkerSpec, engine: BlockingEngine[decisions.Decider], question: dict[str, Any], told: str
+    spec: WorkerSpec, engine: BlockingEngine[decisions.Predict], question: dict[str, Any], told: str
 ) -> None:
     questions = json.dumps({"a": {"instructions": "?", **question}})
     found = decided(spec, engine, Decide(state='"x"', questions=questions))

@@ -10,6 +10,7 @@ import io
 import json
 import math
 import re
+import resource
 import sys
 import time
 from typing import Any, Final
@@ -45,10 +46,6 @@ def main() -> None:
 
 
 def bound_resources() -> None:
-    if sys.platform == "win32":
-        return
-    import resource
-
     bounds = {resource.RLIMIT_CPU: int(SECONDS) + 5}
     if sys.platform == "linux":  # elsewhere it is not enforced, or counts what is only reserved
         bounds[resource.RLIMIT_AS] = MOST_MEMORY

@@ -29,6 +29,7 @@ from pippin.engines import pictures
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.device import loading
+from pippin.engines.language.upstream.classes import replaced
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -301,18 +302,15 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 @contextmanager
 def evaluations_watched(check: Callable[[], None]) -> Iterator[None]:
     """Call `check` before each evaluation by this thread. The pipelines have no callbacks of their own."""
-    plain, thread = mx.eval, threading.get_ident()
+    thread = threading.get_ident()
 
-    def watched(*arrays: Any) -> None:
+    def watched(plain: Callable[..., None], *arrays: Any) -> None:
         if threading.get_ident() == thread:
             check()
         plain(*arrays)
 
-    mx.eval = watched
-    try:
+    with replaced((mx, "eval", lambda plain: partial(watched, plain))):
         yield
-    finally:
-        mx.eval = plain
 
 
 def paint(task: GenerateImages, given: "list[Image]", words: int, pipeline: Pipeline, call: Call) -> None:

@@ -19,7 +19,7 @@ from pippin.core.events import (
 )
 from pippin.core.models import CacheStats, EngineStats, RequestStatus, WorkerSpec
 from pippin.core.requests import GenerationRequest
-from pippin.engines.base import Emission, LoadProgress, first_of, places_of, yielding_to
+from pippin.engines.base import Emission, LoadProgress, first_of, places_of, queue_is_full, yielding_to
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import scripted_token
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
@@ -192,8 +192,7 @@ class ScriptedEngine:
 
     def submit(self, job: ScriptedJob) -> None:
         if len(self._waiting) >= self._preparer.options.queue_size:
-            message = f"The queue of {self._preparer.info.id!r} is full; try again later."
-            raise ServerError("overloaded", message, retry_after=1.0)
+            raise queue_is_full(len(self._waiting), 1.0)
         self._arrivals += 1
         self._waiting.append(Row(job, self._preparer, self._arrivals))
 

@@ -27,6 +27,7 @@ from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, NeedsWeightsError, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.encoding import cast_weights
+from pippin.engines.language.upstream.classes import replaced
 from pippin.engines.refusals import library_refusals, missing_package, refused
 from pippin.engines.speech.keywords import Keywords, arguments_of, keywords_of
 
@@ -46,7 +47,8 @@ def load_speaker(info: ModelInfo) -> Any:
     if any(each.missed_late for each in missing):
         raise _incomplete(info, missing)
     # What is missing was not allowed to be fetched, or could not be; mlx-audio must not fetch it either.
-    with _offline() if missing else nullcontext():
+    offline = (huggingface_hub.constants, "HF_HUB_OFFLINE", lambda _: True)
+    with replaced(offline) if missing else nullcontext():
         try:
             return _loaded(info)
         except Exception as error:
@@ -74,17 +76,6 @@ def _incomplete(info: ModelInfo, missing: list[Companion]) -> ServerError:
         f"{info.id} needs {which} beside its own files, which {'are' if len(missing) > 1 else 'is'} not on this "
         f"machine. `pippin pull {info.path or info.id}` fetches what is missing.",
     )
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Restrict the Hub's client to what its cache has."""
-    before = huggingface_hub.constants.HF_HUB_OFFLINE
-    huggingface_hub.constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        huggingface_hub.constants.HF_HUB_OFFLINE = before
 
 
 def _is_here(companion: Companion) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pippin.core.published import object_in, table
-from pippin.core.safetensors import INDEX, Header, StoredArray, find_whole
+from pippin.core.safetensors import Header, StoredArray, find_whole, index_of
 from pippin.engines.language.upstream.stored import EMBEDDING, OF_MEDIA
 
 Json = dict[str, Any]
@@ -26,13 +26,12 @@ class Folder:
     @classmethod
     def read(cls, path: Path) -> "Folder":
         """Read a folder. A file that is missing or no JSON object counts as empty."""
-        index = object_in(path / INDEX)
         return cls(
             path=path,
             config=object_in(path / "config.json"),
             generation=object_in(path / "generation_config.json"),
             tokenizer=object_in(path / "tokenizer_config.json"),
-            index=dict(index["weight_map"]) if isinstance(index.get("weight_map"), dict) else None,
+            index=index_of(path) or None,
             headers={file.name: find_whole(file) for file in sorted(path.glob("model*.safetensors"))},
         )
 

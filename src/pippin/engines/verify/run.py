@@ -4,6 +4,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from functools import cached_property
 from logging.handlers import BufferingHandler
 from pathlib import Path
@@ -66,13 +67,11 @@ def _measured(spec: WorkerSpec, asked: Verification, tell: Tell) -> Others:
         return None, None
     tell(Step(0, 0, "asking the other model"))
     served = Served.open(_beside(spec, asked.against))
-    try:
+    with closing(served.engine):
         return (
             tools.measure(served) if "tools" in asked.sections and served.chats else None,
             questions.measure(served) if "questions" in asked.sections and served.branches else None,
         )
-    finally:
-        served.engine.close()
 
 
 class Verifier:

@@ -97,17 +97,17 @@ class Play:
         return count
 
     def _go_astray(self) -> None:
-        checkpoint, lengths = self.group.checkpoint(), [slot.length for slot in self.slots]
-        for _ in range(self.aside.randint(1, 2)):  # it is as good the second time
-            room = SLACK
-            while room >= 4 and self.aside.random() < 0.9:
-                room -= self._read(self.aside)
-            at_once = room if self.aside.random() < 0.2 else 1
-            for _ in range(room // max(at_once, 1)):
-                self.forward(self.aside, at_once)
-            if self.aside.random() < 0.5:
-                mx.eval([cache.arrays() for cache in self.group.caches])
-            self.group.restore(checkpoint)
+        lengths = [slot.length for slot in self.slots]
+        for _ in range(self.aside.randint(1, 2)):
+            with self.group.forgetting():
+                room = SLACK
+                while room >= 4 and self.aside.random() < 0.9:
+                    room -= self._read(self.aside)
+                at_once = room if self.aside.random() < 0.2 else 1
+                for _ in range(room // max(at_once, 1)):
+                    self.forward(self.aside, at_once)
+                if self.aside.random() < 0.5:
+                    mx.eval([cache.arrays() for cache in self.group.caches])
             assert [slot.length for slot in self.slots] == lengths
 
 
@@ -116,23 +116,3 @@ def test_sequences_go_on_from_where_they_stood(model: nn.Module, seed: int) -> N
     plain, restored = (Play(model, seed, detours=detours).run() for detours in (False, True))
     for expected, found in zip(plain, restored, strict=True):
         assert mx.allclose(found, expected, atol=1e-4)
-
-
-def test_a_checkpoint_is_refused_once_sequences_have_moved_or_the_slack_is_used_up(
-    tiny_models: TinyModels,
-) -> None:
-    play = Play(Bench(tiny_models("gemma3_text"), ModelOptions()).model, 0, detours=True)
-    play.run()
-    group = play.group
-    checkpoint = group.checkpoint()
-    for _ in range(SLACK):
-        play.forward(play.aside, 1)
-    group.restore(checkpoint)
-    for _ in range(SLACK + 1):
-        play.forward(play.aside, 1)
-    with pytest.raises(AssertionError, match="slack"):
-        group.restore(checkpoint)
-    checkpoint = group.checkpoint()
-    group.leave(play.slots[-1])
-    with pytest.raises(AssertionError, match="gone"):
-        group.restore(checkpoint)

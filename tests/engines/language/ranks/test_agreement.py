@@ -10,7 +10,8 @@ from pippin.core.models import RankBackend, RankSpec
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.ranks.follower import Astray, Hearing
 from pippin.engines.language.ranks.messages import Budget, Close, Hello, Ready, Step, Tokens, encode, software
-from pippin.engines.language.ranks.opening import greet, join_group, reconciled, refuse_options
+from pippin.engines.language.ranks.opening import REFUSED, greet, join_group, reconciled
+from pippin.engines.refusals import refuse_set
 
 READY = Ready(shares=MemoryShares(sequences=1000, prefixes=70), keeps_prefixes=True)
 
@@ -85,8 +86,8 @@ def test_a_backend_that_is_not_here_is_refused_with_what_it_needs(backend: RankB
     ],
 )
 def test_options_that_ranks_do_not_have_are_refused_by_name(options: ModelOptions) -> None:
-    with pytest.raises(ServerError, match="cannot be used with a model that is split over ranks") as raised:
-        refuse_options(options)
+    with pytest.raises(ServerError, match="cannot be used with a model that is split") as raised:
+        refuse_set(options, REFUSED, "with a model that is split over ranks")
     named = raised.value.report.param
     assert named is not None
     assert getattr(options, named) != getattr(ModelOptions(), named)

@@ -28,8 +28,6 @@ class Mixture(Struct, frozen=True, kw_only=True):
     router: str
     experts: str
     chosen: str  # the number of experts that a token goes through
-    # Whether the weights of the chosen experts sum to 1; the network is asked.
-    normalized: Callable[[Any], bool] = field(default=lambda network: True)
 
 
 class Architecture(Struct, frozen=True, kw_only=True):
@@ -102,7 +100,6 @@ ARCHITECTURES = (
             router="gate",
             experts="switch_mlp",
             chosen="top_k",
-            normalized=lambda network: bool(network.norm_topk_prob),
         ),
     ),
     Architecture(

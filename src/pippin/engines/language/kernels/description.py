@@ -107,7 +107,8 @@ class Describer(Struct):
                 router=matrix_of(network[mixture.router]),
                 **stacks_of(network[mixture.experts]),
                 chosen=int(getattr(network, mixture.chosen)),
-                normalized=mixture.normalized(network),
+                # Where it does not say, the weights of the chosen experts sum to 1.
+                normalized=bool(getattr(network, "norm_topk_prob", True)),
             )
         down = self._whole(index, {"down": "down_proj"}, network, path)
         if architecture.fused:

@@ -4,6 +4,7 @@ Products use the weights as they are stored, so that nothing is widened to float
 which waits for each of these layers."""
 
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any, Final, Literal
 
 import mlx.core as mx
@@ -128,12 +129,8 @@ MADE: Final[dict[type, Callable[[Kernels, nn.Module], nn.Module]]] = {
 
 def replaceable(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The layers of a model that the kernels can compute, by their paths. Looks at no weight."""
-    within: list[str] = []
-    for path, module in sorted(model.named_modules(), key=lambda named: named[0]):
-        if not path or any(path.startswith(f"{outer}.") for outer in within):
-            continue
-        if _is_known(module):
-            within.append(path)
+    for path, module in sorted(model.named_modules(), key=itemgetter(0)):
+        if path and _is_known(module):
             yield path, module
 
 

@@ -6,8 +6,8 @@ This is what a scheduler's step talks to. It tells lengths, and is given handles
 its group lets it be computed, `leave` ends it, whatever was moved in between.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from operator import methodcaller
 from typing import Any
 
@@ -46,15 +46,6 @@ class BatchShape(Struct, frozen=True, kw_only=True):
         return self.layout.slot_bytes(capacity, self.slack)
 
 
-class Checkpoint(Struct, frozen=True):
-    """The state of all sequences of a group, to which `BatchedGroup.restore` returns."""
-
-    taken: dict[int, Slot]
-    lengths: dict[int, int]  # of the taken slots
-    passed: int  # tokens that steps had given each slot
-    caches: list[Any]  # what `BatchedCache.checkpoint` returned
-
-
 class BatchedGroup:
     """A `SlotGroup` of batched caches. A slot is reserved, then taken by a sequence, then free."""
 
@@ -65,7 +56,6 @@ class BatchedGroup:
         self._taken: dict[int, Slot] = {}
         self._reserved: dict[int, Slot] = {}
         self._sparse = 0  # steps since a quarter of the computed slots are holes
-        self._passed = 0  # tokens that steps have given each slot
         self.pieces = (
             None if shape.launch_bytes is None else Pieces(price(shape.layout.kinds, shape.launch_bytes))
         )
@@ -104,7 +94,6 @@ class BatchedGroup:
             logits: mx.array = self.model(tokens, cache=self._for_model, **given)
         self._excess += 0 if self.pieces is None else self.pieces.excess
         table.advance(self._taken)
-        self._passed += count
         return logits
 
     def reserve(self, request: SlotRequest) -> Slot:
@@ -214,26 +203,19 @@ class BatchedGroup:
             cache.clear(index)
         self.table.fill(index, 0)
 
-    def checkpoint(self) -> Checkpoint:
-        """The state of all sequences now, for `restore`. If tokens of the last step are to be forgotten, `rewind`
-        comes before."""
+    @contextmanager
+    def forgetting(self) -> Iterator[None]:
+        """All tokens that steps add within this context are forgotten at its end, however many steps and rewinds there
+        are. Unlike `rewind`, this computes nothing. The sequences stay in their slots meanwhile, and the steps may have
+        no more tokens, with padding, than the shape has slack. If tokens of the step before are to be forgotten,
+        `rewind` comes before."""
         lengths = {index: self.length(index) for index in self._taken}
-        return Checkpoint(
-            dict(self._taken), lengths, self._passed, [cache.checkpoint() for cache in self.caches]
-        )
-
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Forget all tokens that steps have added since the checkpoint, however many steps and rewinds there were.
-        Unlike `rewind`, this computes nothing. The same sequences must be in the same slots as then, and the steps
-        since may have had no more tokens, with padding, than the shape has slack. The checkpoint can be restored
-        again."""
-        assert checkpoint.taken == self._taken, "sequences have come, gone or moved since the checkpoint"
-        assert self._passed - checkpoint.passed <= self._shape.slack, "more tokens than the slack"
-        for cache, own in zip(self.caches, checkpoint.caches, strict=True):
+        before = [cache.checkpoint() for cache in self.caches]
+        yield
+        for cache, own in zip(self.caches, before, strict=True):
             cache.restore(own)
-        for index, length in checkpoint.lengths.items():
+        for index, length in lengths.items():
             self.table.rewind(index, self.length(index) - length)
-        self._passed = checkpoint.passed
 
     def view(self, index: int, stop: int) -> PromptCache:
         return self._shape.layout.for_model(cache.view(index, stop) for cache in self.caches)

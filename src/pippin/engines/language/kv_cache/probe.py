@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import mlx.core as mx
@@ -36,6 +36,7 @@ from pippin.engines.language.kv_cache.layout import (
     regrouped,
 )
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
+from pippin.engines.refusals import unusable
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ def choose_batching(
         in_slots = _find_batches(trials, layout, may_be_in_slots=not quantizes)
         if in_slots is None:
             if quantizes:
-                raise _no_quantization("its caches are of a kind of their own")
+                raise unusable("kv_bits", "with this model: its caches are of a kind of their own")
             return _one_at_a_time(model, layout, vocabulary)
         plain = BatchShape(layout=layout, slack=slack, prompts_in_slots=in_slots, launch_bytes=launch_bytes)
         shape = _quantized(trials, plain, options) if quantizes else plain
@@ -232,7 +233,7 @@ def _quantized(trials: Trials, plain: BatchShape, options: ModelOptions) -> Batc
     changed = set(plain.layout.kinds) - set(layout.kinds)
     head_sizes = {array.size for kind in changed for array in kind.token_arrays}
     if not head_sizes:
-        raise _no_quantization("it has no layer of full attention")
+        raise unusable("kv_bits", "with this model: it has no layer of full attention")
     if any(size % options.kv_group_size for size in head_sizes):
         other = "" if any(size % 32 for size in head_sizes) else "take 32, or "
         raise ServerError(
@@ -243,16 +244,9 @@ def _quantized(trials: Trials, plain: BatchShape, options: ModelOptions) -> Batc
         )
     form = key_bits, value_bits, options.kv_group_size
     if not trials.passes("quantised keys and values", partial(_off_quantized, trials.model, form)):
-        raise _no_quantization(
-            "its attention does not take quantised keys (attention sinks, for one, do not)"
-        )
+        why = "its attention does not take quantised keys (attention sinks, for one, do not)"
+        raise unusable("kv_bits", f"with this model: {why}")
     return replace(plain, layout=layout)
-
-
-def _no_quantization(reason: str) -> ServerError:
-    return ServerError(
-        "load_failed", f"kv_bits cannot be used with this model: {reason}. Start without it.", "kv_bits"
-    )
 
 
 def _off_together(model: nn.Module, in_slots: bool, reference: Reference) -> float:
@@ -296,17 +290,14 @@ def _tried(model: nn.Module, shape: BatchShape) -> Iterator[tuple[BatchedGroup, 
     """A group, and what reserves a slot in it for a prompt of so many tokens that grows by so many. Their memory is
     freed with this context: a group and its slots refer to each other."""
     group = BatchedGroup(model, shape)
-    slots: list[Slot] = []
+    with ExitStack() as leaving:
 
-    def reserve(length: int, growth: int) -> Slot:
-        slots.append(group.reserve(SlotRequest(length=length, growth=growth, length_class=0)))
-        return slots[-1]
+        def reserve(length: int, growth: int) -> Slot:
+            slot = group.reserve(SlotRequest(length=length, growth=growth, length_class=0))
+            leaving.callback(group.leave, slot)
+            return slot
 
-    try:
         yield group, reserve
-    finally:
-        for slot in slots:
-            group.leave(slot)
 
 
 def _off_after_rewinding(model: nn.Module, shape: BatchShape, reference: Reference) -> float:

@@ -1,17 +1,15 @@
 """Sequences with the model's own caches, one after the other: for models with a cache that has no batched form."""
 
 from collections.abc import Mapping
-from copy import copy
-from typing import Any
+from copy import deepcopy
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_map
 from msgspec import Struct
 
 from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.kv_cache.kinds.base import PromptCache, Slot, SlotRequest
-from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, regrouped
+from pippin.engines.language.kv_cache.layout import CacheLayout, leaves
 
 
 class _Place(Struct):
@@ -113,23 +111,9 @@ class SoloGroup:
 def copied(cache: PromptCache) -> PromptCache:
     """A sequence's cache, of any classes, to go on with by itself. Arrays are shared until one side writes into them,
     for MLX copies then."""
-    return regrouped(cache, map(_copy_of, leaves(cache)))
-
-
-def _copy_of(leaf: Any) -> Any:
-    """One layer's cache, where that is no list of several."""
     # Not by `from_state`, which is not alike in all classes, and forgets in some what is not an array.
-    found = copy(leaf)
-    values = {name: tree_map(_owned, value) for name, value in vars(leaf).items()}
-    if hasattr(type(leaf), "step"):
-        values.pop("step", None)  # the size of the prompt, by which a sequence does not grow
-        vars(found).pop("step", None)
-    vars(found).update(values)
+    found = deepcopy(cache)
+    for leaf in leaves(found):
+        if hasattr(type(leaf), "step"):
+            vars(leaf).pop("step", None)  # the size of the prompt, by which a sequence does not grow
     return found
-
-
-def _owned(value: Any) -> Any:
-    """An array of a cache, another cache within it, or what both may share."""
-    if isinstance(value, mx.array):
-        return value[:] if value.ndim else value
-    return _copy_of(value) if hasattr(value, "update_and_fetch") else value

@@ -18,7 +18,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Failed, Progress, PromptEcho
 from pippin.core.link import merged
 from pippin.core.models import EngineStats
-from pippin.engines.base import Emission
+from pippin.engines.base import Emission, queue_is_full
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.device import DevicePlan, weights_too_large
 from pippin.engines.language.job import LanguageJob
@@ -31,6 +31,7 @@ from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.step.engine import changed, request_status
 from pippin.engines.language.step.sequences import Request
 from pippin.engines.language.step.sequences import Sequence as Choice
+from pippin.engines.refusals import refuse_set
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class LibraryEngine:
         self, model: AutoregressiveModel, preparer: LanguagePreparer, options: ModelOptions, plan: DevicePlan
     ) -> None:
         """The engine of a model that was loaded on this thread. Raises `ServerError("load_failed")`."""
-        fields.refuse_options(options)
+        refuse_set(options, fields.WITHOUT, f"with {fields.MODEL}, in mlx-vlm's own loop")
         log.warning(
             "the model answers one request at a time, by mlx-vlm's own generate, and caches no prompts"
         )
@@ -83,11 +84,7 @@ class LibraryEngine:
         fields.check(job.request, self._options, self._tokenizer)
         job = self._fitted(job)
         if len(self._waiting) >= self._options.queue_size:
-            raise ServerError(
-                "overloaded",
-                f"{len(self._waiting)} requests are waiting, which is as many as the queue holds: try again later.",
-                retry_after=10.0,
-            )
+            raise queue_is_full(len(self._waiting), 10.0)
         request = Request(job=job)
         for index in range(job.request.n):
             decoder = SequenceDecoder(job, index, self._tokenizer)

@@ -3,7 +3,6 @@
 from msgspec.structs import asdict
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.errors import ServerError
 from pippin.core.parameters import PARAMETERS, OfEveryAnswer
 from pippin.core.requests import GenerationRequest
 from pippin.engines.language.text.tokenizer import Tokenizer
@@ -26,14 +25,6 @@ def ignored(options: ModelOptions, published: OfEveryAnswer) -> list[str]:
         for each in PARAMETERS
         if each.name not in SAMPLING and each.acts(getattr(options, each.public_name, None))
     ] + [name for name, value in asdict(published).items() if value and name != "stop_strings"]
-
-
-def refuse_options(options: ModelOptions) -> None:
-    """Raises `ServerError("load_failed")` naming an option that it does not follow."""
-    for name in WITHOUT:
-        if getattr(options, name):
-            message = f"{name} cannot be used with {MODEL}, in mlx-vlm's own loop. Start without it."
-            raise ServerError("load_failed", message, name)
 
 
 def check(request: GenerationRequest, options: ModelOptions, tokenizer: Tokenizer) -> None:

@@ -26,6 +26,7 @@ from pippin.engines.language.prefix_cache.cache import PIECE, NoPrefixes, Prefix
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.step.prefill import MOST_STRETCH
 from pippin.engines.language.step.scheduler import ANY_PAIRS, StepLimits, target_gap
+from pippin.engines.refusals import unusable
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +39,7 @@ def find_batching(asked: Asked, adapters: Adapters, named: str | None) -> Batchi
         hint = "" if asked.folder is None else doubtful_fields(asked.folder)
         raise ServerError("load_failed", error.report.message + hint) from error
     if adapters.names and batching.shape is None:
-        message = (
-            "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
-        )
-        raise ServerError("load_failed", message, "adapters")
+        raise unusable("adapters", "with this model: its sequences run one at a time")
     return batching
 
 

@@ -23,6 +23,7 @@ from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import Either, Follower, Lookup, Proposer
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.refusals import unusable
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +38,9 @@ def open_speculation(asked: Asked, head: Head, batching: Batching) -> Speculatio
     if not batching.rewinds:
         if not wanted:
             return None
-        reason = "the caches of this model cannot take tokens back"
-        if batching.shape is None:
-            reason = "the sequences of this model run one at a time"
-        raise ServerError("load_failed", f"{option} cannot be used: {reason}. Start without it.", option)
+        alone = batching.shape is None
+        why = "its sequences run one at a time" if alone else "its caches cannot take tokens back"
+        raise unusable(option, f"with this model: {why}")
     proposer: Proposer = Lookup(in_text=options.prompt_lookup, in_forms=named is None)
     if named is not None:
         with drafters.refusals_name(option):

@@ -18,7 +18,7 @@ from pippin.core.models import ModelInfo
 from pippin.core.published import find_json, mistaken, object_in, table
 from pippin.core.safetensors import find_header
 from pippin.engines.base import LoadProgress
-from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
+from pippin.engines.device import DevicePlan, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kernels.agreement import OtherAnswer
 from pippin.engines.language.kv_cache.agreement import FAILURES
@@ -271,7 +271,7 @@ def cast_weights(model: nn.Module, plan: DevicePlan) -> None:
     """Cast, and dequantize if the plan says so. A widening cast includes the parameters that the model excepts."""
     if plan.run_type is None:
         return
-    wanted = dtype_of(plan.run_type)
+    wanted = getattr(mx, plan.run_type)
     keep: Callable[[str], bool] = getattr(model, "cast_predicate", lambda _: True)
     widening = wanted == mx.float32
 

@@ -70,15 +70,12 @@ def _entries(folder: Path) -> "list[os.DirEntry[str]]":
         return []
 
 
-def delete(files: Iterable[CacheFile]) -> tuple[int, int]:
-    """Delete files; returns their number and bytes. A server that wanted one gets a cache miss."""
-    count = size = 0
+def delete(files: Iterable[CacheFile]) -> None:
+    """Delete files. A server that wanted one gets a cache miss."""
     for file in files:
         # An unfinished file may still be written by a server, unless it is old.
         if file.finished or time.time() - file.used > STALE_SECONDS:
             file.path.unlink(missing_ok=True)
-            count, size = count + 1, size + file.size
-    return count, size
 
 
 log = logging.getLogger(__name__)
@@ -268,7 +265,8 @@ class DiskCache:
         for file in sorted(found, key=lambda file: (file.used, file.path)):
             if self.bytes <= self.limit:
                 return
-            self.bytes -= delete([file])[1]
+            file.path.unlink(missing_ok=True)
+            self.bytes -= file.size
 
 
 def _tell(done: "Future[Any]") -> None:

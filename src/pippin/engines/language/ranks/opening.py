@@ -9,7 +9,6 @@ import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 
-from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import from_message
 from pippin.core.errors import ServerError
 from pippin.core.models import RankBackend, RankSpec, WorkerSpec
@@ -26,6 +25,7 @@ from pippin.engines.language.ranks.messages import Hello, RankLink, Ready, encod
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.steering import Steering
 from pippin.engines.language.vision.media import TEXT_ONLY
+from pippin.engines.refusals import refuse_set
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def open_rank(
     rank = spec.rank
     assert rank is not None
     options = preparer.options
-    refuse_options(options)
+    refuse_set(options, REFUSED, "with a model that is split over ranks")
     facts = find_facts()
     plan = msgspec.structs.replace(decide(facts, options, spec.memory_bytes), kernels=False)
     configure(plan)
@@ -76,15 +76,6 @@ def open_rank(
     if isinstance(found, LeadingEngine):
         found.agreed(own.shares, shares)
     return found
-
-
-def refuse_options(options: ModelOptions) -> None:
-    """Raises `ServerError("load_failed")` for options that ranks do not have."""
-    ordinary = ModelOptions()
-    for name in REFUSED:
-        if getattr(options, name) != getattr(ordinary, name):
-            message = f"{name} cannot be used with a model that is split over ranks: start without it."
-            raise ServerError("load_failed", message, name)
 
 
 def join_group(rank: RankSpec) -> mx.distributed.Group:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
-from pippin.engines.base import first_of, places_of, yielding_to
+from pippin.engines.base import first_of, places_of, queue_is_full, yielding_to
 from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.kv_cache.kinds.base import SlotRequest, charged_growth, length_class, rounded
 from pippin.engines.language.step.sequences import Prefilling, Running, Waiting
@@ -206,11 +206,8 @@ class Scheduler:
                 "messages",
             )
         if len(self.waiting) >= limits.queue_size:
-            raise ServerError(
-                "overloaded",
-                f"{len(self.waiting)} requests are waiting, which is as many as the queue holds: try again later.",
-                retry_after=max(1.0, self.step_cost.decoding(len(self.running)) * 100),
-            )
+            retry_after = max(1.0, self.step_cost.decoding(len(self.running)) * 100)
+            raise queue_is_full(len(self.waiting), retry_after)
         self.waiting.append(waiting)
 
     def requeue(self, waiting: Waiting) -> None:

@@ -322,7 +322,7 @@ class BatchedCache(ABC):
     def restore(self, checkpoint: Any) -> None:
         """Return all sequences to their state at `checkpoint`, however many steps came since. They are in the same
         slots as then, and the steps since had no more tokens, with padding and rewound ones, than the table's slack.
-        Called before the table of slots is told. The checkpoint can be restored again."""
+        Called before the table of slots is told."""
 
     def grow(self, slots: int, capacity: int) -> None:
         """Have as many slots of such a capacity; never fewer than before."""

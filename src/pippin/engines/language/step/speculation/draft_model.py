@@ -144,8 +144,7 @@ class DraftModel(Proposer):
         """Draft tokens [slots, most] from the logits [slots, 1, vocabulary] after the text. The caches are as before
         then."""
         tokens = [mx.argmax(logits, axis=-1)]
-        checkpoint = group.checkpoint()
-        while len(tokens) < most:
-            tokens.append(mx.argmax(group.forward(tokens[-1]), axis=-1))
-        group.restore(checkpoint)
+        with group.forgetting():
+            while len(tokens) < most:
+                tokens.append(mx.argmax(group.forward(tokens[-1]), axis=-1))
         return mx.concatenate(tokens, axis=1)

@@ -229,7 +229,5 @@ class Heads(Follower):
         own, last = self._read(group, slots), np.zeros((group.high - group.low, 1), np.int32)
         for slot, sequence in slots.items():
             last[slot - group.low] = sequence.tokens[-1]
-        before = group.checkpoint()
-        tokens = self.head.draft_ahead(group.forward, mx.array(last), own, most)
-        group.restore(before)
-        return tokens
+        with group.forgetting():
+            return self.head.draft_ahead(group.forward, mx.array(last), own, most)
