@@ -316,6 +316,15 @@ def test_a_folder_of_modules_without_a_configuration_is_not_whole(tmp_path: Path
             read_info(tmp_path)
 
 
+def test_an_older_folder_of_modules_is_whole_and_not_served(tmp_path: Path) -> None:
+    rows = [{"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
+    (tmp_path / "modules.json").write_text(json.dumps(rows))
+    write_model(tmp_path / "0_Transformer", {"model_type": "bert"})
+    with pytest.raises(ServerError, match=r"in its folder 0_Transformer.*move") as refusal:
+        read_info(tmp_path)
+    assert "half" not in refusal.value.report.message
+
+
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "preprocessor_config.json"])
 def test_a_byte_order_mark_is_refused_by_the_name_of_its_file(tmp_path: Path, file: str) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')

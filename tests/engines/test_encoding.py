@@ -208,6 +208,19 @@ def test_the_length_of_a_text_is_sentence_transformers(
         assert EncodingTokenizer(tmp_path, None).limit == limit
 
 
+@pytest.mark.parametrize("pad", [None, "1"])
+def test_a_padding_token_that_no_position_can_be_counted_from_is_refused_by_name(
+    pad: object, tmp_path: Path
+) -> None:
+    words(tmp_path, "$A")
+    config = {"model_type": "roberta", "max_position_embeddings": 40}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert EncodingTokenizer(tmp_path, None).limit == 38
+    (tmp_path / "config.json").write_text(json.dumps({**config, "pad_token_id": pad}))
+    with pytest.raises(ServerError, match=f"config.json of the model .* has pad_token_id {pad!r}"):
+        EncodingTokenizer(tmp_path, 7)
+
+
 @pytest.mark.parametrize(
     ("query", "document", "tokens"),
     [

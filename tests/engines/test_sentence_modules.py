@@ -13,6 +13,8 @@ import mlx.nn as nn
 import numpy as np
 import numpy.typing as npt
 import pytest
+from mlx.utils import tree_flatten
+from mlx_vlm.models.modernbert import Model, ModelConfig
 
 from pippin.catalog.info import read_info
 from pippin.core.conversation import Text
@@ -21,7 +23,12 @@ from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Rerank, RerankDocument
 from pippin.engines.embeddings import read_pooling
 from pippin.engines.encoding import EncodingJob
-from pippin.engines.language.model.encoders import encoder_of, refuse_unread, set_activations
+from pippin.engines.language.model.encoders import (
+    attends_both_ways,
+    encoder_of,
+    refuse_unread,
+    set_activations,
+)
 from pippin.engines.reranking import (
     INSTRUCTION,
     PREFIX,
@@ -213,6 +220,16 @@ def test_what_is_not_computed_is_refused_by_name(
         (("Transformer", "Pooling"), {}, "modules.json .* names 1_Pooling, which has no config.json"),
         (("Transformer",), {}, "modules.json names no Pooling"),
         (("Transformer", "Dense"), {"1_Dense": {"activation_function": "my.GELU"}}, "my.GELU"),
+        *(
+            (("Transformer", "Dense"), {"1_Dense": {field: value}}, f"1_Dense/config.json has {field}")
+            for field, value in (
+                ("bias", False),
+                ("out_features", 3),
+                ("in_features", 2),
+                ("use_residual", True),
+            )
+        ),
+        (("Pooling", "Transformer"), {"1_Transformer": {}}, "its Transformer is in 1_Transformer"),
     ],
 )
 def test_modules_that_lack_a_file_or_contradict_one_are_refused_by_name(
@@ -225,8 +242,24 @@ def test_modules_that_lack_a_file_or_contradict_one_are_refused_by_name(
     (tmp_path / "modules.json").write_text(json.dumps(rows))
     for name, config in files.items():
         module(tmp_path / name, config, linear_weight=np.ones((2, 3)), linear_bias=np.ones(2))
+    if modules[0] == "Pooling":
+        (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ServerError, match=reason):
         read_pooling(tmp_path, {}, "mean")
+
+
+@pytest.mark.parametrize(("kind", "arrays"), [("Dense", "linear"), ("LayerNorm", "norm")])
+def test_a_module_of_another_size_than_the_vectors_is_refused_by_name(
+    kind: str, arrays: str, tmp_path: Path
+) -> None:
+    (tmp_path / "source").mkdir()
+    folder = folder_with(tmp_path / "source", tmp_path / "model", (), kind)
+    sizes = (2, 3) if kind == "Dense" else (3,)
+    module(folder / f"2_{kind}", {"bias": False, "in_features": 3}, **{f"{arrays}_weight": np.ones(sizes)})
+    pooling = read_pooling(folder, {}, "mean")
+    assert pooling.finished(mx.ones((1, 3))).shape == (1, sizes[0])
+    with pytest.raises(ServerError, match=r"vectors of model are not .* modules.json .* another size"):
+        pooling.finished(mx.ones((1, 4)))
 
 
 @pytest.mark.parametrize(
@@ -259,6 +292,10 @@ def test_a_pooling_without_the_list_of_modules_counts(tmp_path: Path) -> None:
     [
         ("bert", {"position_embedding_type": "relative_key"}, "relative_key"),
         ("bert", {"is_decoder": True}, "is_decoder true"),
+        ("modernbert", {"local_attention": -1}, "local_attention -1"),
+        ("modernbert", {"local_attention": None}, "local_attention None"),
+        ("modernbert", {"sliding_window": None}, "sliding_window None"),
+        ("modernbert", {"classifier_pooling": "max"}, "classifier_pooling 'max'"),
         ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type 'yarn'"),
         ("modernbert", {"rope_scaling": {"rope_type": "linear", "factor": 2}}, "rope_type 'linear'"),
         (
@@ -276,6 +313,39 @@ def test_what_the_class_of_an_encoder_does_not_read_is_refused_by_name(
     else:
         with pytest.raises(ValueError, match=reason):
             refuse_unread({"model_type": kind, **fields})
+
+
+def test_a_window_of_modernbert_is_half_of_what_its_layers_see(tmp_path: Path) -> None:
+    """As transformers 5.12 reads it: `sliding_window` 4 is `local_attention` 8, whatever that says."""
+    sizes = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 3, "intermediate_size": 16}
+    config = {"model_type": "modernbert", "num_attention_heads": 2, **sizes}
+    found = Model(ModelConfig.from_dict(config))
+    mx.save_safetensors(str(tmp_path / "model.safetensors"), dict(tree_flatten(found.parameters())))
+    said: tuple[dict[str, Any], ...] = (
+        {"sliding_window": 4, "local_attention": 2},
+        {"local_attention": 8},
+        {},
+    )
+    tokens = mx.arange(20)[None]
+    both, wide, all_ = (
+        np.array(encoder_of(tmp_path, {**config, **each})(tokens).last_hidden_state) for each in said
+    )
+    assert np.array_equal(both, wide)
+    assert np.abs(both - all_).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "both"),
+    [
+        *((kind, True, False) for kind in ("llama", "qwen3", "mistral")),
+        ("gemma3_text", True, True),
+        ("gemma4_text", "all", True),
+        ("gemma4_text", "vision", False),
+    ],
+)
+def test_the_decoders_that_attend_both_ways_are_transformers(kind: str, told: Any, both: bool) -> None:
+    assert attends_both_ways({"model_type": kind, "use_bidirectional_attention": told}) is both
+    assert attends_both_ways({"model_type": kind, "is_causal": False})
 
 
 def test_an_activation_is_read_under_the_name_of_its_architecture() -> None:

@@ -128,6 +128,9 @@ def _kind_and_config(folder: Path, name: str, kind: ModelKind | None) -> tuple[M
             f"The model {name} begins with a module of sentence-transformers, and {module} is not served"
         )
         raise ServerError("load_failed", f"{message}. Choose another.")
+    if config is None and (folder / "0_Transformer/config.json").is_file():
+        message = f"The model {name} is in its folder 0_Transformer, as old versions of sentence-transformers wrote it"
+        raise ServerError("load_failed", f"{message}: move the files of that up, beside modules.json.")
     if config is None and module is not None:
         raise _incomplete(name, "it has modules.json and no config.json")
     if found is None or (config is None and found != "images"):

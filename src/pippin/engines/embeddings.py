@@ -94,10 +94,16 @@ class Pooling(Struct, frozen=True):
 
     modes: tuple[str, ...]
     steps: tuple[Step, ...]
+    name: str = ""  # of the model
 
     def finished(self, vectors: mx.array) -> mx.array:
-        for step in self.steps:
-            vectors = step(vectors)
+        try:
+            for step in self.steps:
+                vectors = step(vectors)
+        except ValueError as error:  # MLX's, of arrays of other sizes
+            raise _not_computed(
+                self.name, f"its modules.json has a module of another size ({error})"
+            ) from error
         return vectors
 
 
@@ -134,7 +140,7 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
         if (folder / "1_Dense").is_dir():
             refuse_unknown(folder.name, "late interaction")
         found = _modes(folder, "1_Pooling") if (folder / "1_Pooling/config.json").is_file() else (usual,)
-        return Pooling(found, (*(_linear(weight) for weight in beside), normalized, *cut))
+        return Pooling(found, (*(_linear(weight) for weight in beside), normalized, *cut), folder.name)
     modes: tuple[str, ...] = ()
     steps: list[Step] = []
     unknown: list[str] = []
@@ -150,6 +156,8 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
             case "Dropout":  # which acts in training alone
                 pass
             case "Transformer":
+                if place and (path / "config.json").is_file():
+                    raise _not_computed(folder.name, f"its Transformer is in {place}: move its files up")
                 _refuse_other_states(folder.name, path)
             case "Pooling":
                 modes = _modes(folder, place)
@@ -166,7 +174,7 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
                 unknown.append(other)
     if unknown or not modes:
         raise _not_computed(folder.name, f"its modules.json names {', '.join(unknown) or 'no Pooling'}")
-    return Pooling(modes, (*steps, *cut))
+    return Pooling(modes, (*steps, *cut), folder.name)
 
 
 def modules_in(file: Path) -> list[dict[str, Any]]:
@@ -233,14 +241,25 @@ def _refuse_other_places(folder: Path, place: str) -> None:
 def _dense(model: Path, place: str) -> Step:
     """sentence-transformers' Dense: a linear layer and an activation, and its input or a projection of it beside them
     where it says so. Raises `ServerError("load_failed")`."""
-    config = fields_in(model, f"{place}/config.json", activation_function=str, use_residual=bool)
+    kinds: dict[str, Any] = {"activation_function": str, "use_residual": bool, "bias": bool}
+    config = fields_in(model, f"{place}/config.json", **kinds, out_features=int, in_features=int)
     arrays = _arrays(model.name, model / place, "linear.weight")
     module, _, activation = (config["activation_function"] or "torch.Tanh").rpartition(".")
     _refuse_other_places(model, place)
     if activation not in ACTIVATIONS or not module.startswith("torch"):
         raise _not_computed(model.name, f"{place}/config.json has the activation {module}.{activation}")
+    out, into = arrays["linear.weight"].shape
     linear = _linear(arrays["linear.weight"], arrays.get("linear.bias"))
     beside = arrays.get("residual.weight")
+    projects = beside is not None or (config["use_residual"] is True and out == into)
+    has = {
+        "out_features": out,
+        "in_features": into,
+        "bias": "linear.bias" in arrays,
+        "use_residual": projects,
+    }
+    if wrong := [name for name in has if config[name] not in (None, has[name])]:
+        raise _not_computed(model.name, f"{place}/config.json has {wrong[0]} of other weights than its own")
     if not config["use_residual"]:
         return lambda vectors: ACTIVATIONS[activation](linear(vectors))
     passed = ACTIVATIONS["Identity"] if beside is None else _linear(beside)
@@ -264,8 +283,8 @@ def _arrays(name: str, folder: Path, needed: str) -> dict[str, mx.array]:
     except (OSError, RuntimeError, ValueError) as error:
         raise _not_computed(name, f"{folder.name}/model.safetensors cannot be read ({error})") from error
     assert isinstance(found, dict)  # of a safetensors file
-    if needed not in found:
-        raise _not_computed(name, f"{folder.name}/model.safetensors has no {needed}")
+    if found.get(needed, mx.array(0)).ndim != (2 if needed.startswith("linear") else 1):
+        raise _not_computed(name, f"{folder.name}/model.safetensors has no {needed} of its form")
     return {key: array.astype(mx.float32) for key, array in found.items()}
 
 

@@ -255,7 +255,8 @@ class EncodingTokenizer:
         more = {"model_max_length": int | float, "truncation_side": Literal["left", "right"]}
         settings = fields_in(folder, "tokenizer_config.json", **more, **words, **adds)
         self._side = settings["truncation_side"] or "right"
-        self.limit = limit or self._own_limit(sentences, settings)
+        own_limit = self._own_limit(folder, sentences, settings)
+        self.limit = limit or own_limit
         self.pad = self._special(settings, "pad_token") or 0
         # Whatever tokenizer.json puts around a text.
         self._start, self._end = (
@@ -268,14 +269,16 @@ class EncodingTokenizer:
         text = table(settings.get(name)).get("content", settings.get(name))
         return self.id(text) if isinstance(text, str) else None
 
-    def _own_limit(self, sentences: dict[str, Any], settings: dict[str, Any]) -> int:
+    def _own_limit(self, folder: Path, sentences: dict[str, Any], settings: dict[str, Any]) -> int:
         """The smallest limit that the folder's files name, or 512. The tokenizer's does not count where
-        sentence-transformers' files have one."""
+        sentence-transformers' files have one. Raises `ServerError("load_failed")`."""
         text = self.config.get("text_config") or self.config
         positions = text.get("max_position_embeddings")
         if positions and text.get("model_type") in ("camembert", "roberta", "xlm-roberta"):
             # RoBERTa counts positions from the one after the padding token's id.
-            positions -= text.get("pad_token_id", 1) + 1
+            if type(pad := text.get("pad_token_id", 1)) is not int:
+                raise broken(folder / "config.json", f"has pad_token_id {pad!r}, from which positions count")
+            positions -= pad + 1
         asked = table(table(sentences.get("processing_kwargs")).get("text")).get("max_length")
         own = sentences.get("max_seq_length") or asked or settings.get("model_max_length")
         limits = [own, positions]

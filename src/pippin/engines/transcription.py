@@ -32,7 +32,7 @@ from pippin.engines.language.upstream.stored import read_arrays
 from pippin.engines.refusals import library_refusals, missing_package, refused
 from pippin.engines.speech.keywords import Keywords, keywords_of
 from pippin.engines.whisper import whisper_tokenizer
-from pippin.engines.whisper.settings import read_settings, refuse_unread
+from pippin.engines.whisper.settings import features_in, read_settings, refuse_unread
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,9 @@ SHORTEST = 0.1
 
 CUTTING = ("chunk_duration", "streaming_chunk_duration", "vad_max_chunk_s")
 """The arguments of models that cut long recordings themselves."""
+
+OF_WAVES = {"do_normalize": True, "sampling_rate": RATE}
+"""Fields of wav2vec2's features that mlx-audio does not read, with the value that it takes for granted."""
 
 MISFIT = re.compile(r"(Received \d+ parameters not in model|Missing \d+ parameters)")
 """How errors of MLX's strict `load_weights` begin."""
@@ -118,6 +121,10 @@ def read_model(folder: Path, name: str) -> nn.Module:
             model = load_model(folder)
         if is_whisper(model) and any(folder.glob("*.safetensors")):
             _read_exactly(model, folder)
+        if type(model).__module__.startswith("mlx_audio.stt.models.mms."):
+            said = {**OF_WAVES, **features_in(folder)}
+            if wrong := [f"{field} {said[field]!r}" for field in OF_WAVES if said[field] != OF_WAVES[field]]:
+                raise ValueError(f"{wrong[0]} of its features is not read by its class")
         return model
     except ValueError as error:
         raise ServerError("load_failed", f"mlx-audio can't hear with {name}: {error}") from error

@@ -22,7 +22,7 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Transcribe
 from pippin.engines import transcription
 from pippin.engines.base import NeedsWeightsError
-from pippin.engines.transcription import TranscriptionPreparer, transcribe
+from pippin.engines.transcription import TranscriptionPreparer, read_model, transcribe
 from tests.engines.driving import no_progress
 from tests.engines.speech.hearing import Loaded, hear, opened
 from tests.engines.speech.recordings import wav
@@ -179,6 +179,22 @@ def test_what_a_family_has_no_argument_for_is_refused_by_name(loaded: Loaded) ->
     assert isinstance(hear(loaded, SHORT, temperature=0.0)[-1], Transcribed)
     takes_length = loaded[2].name.startswith("moonshine")
     assert isinstance(hear(loaded, SHORT, max_tokens=3)[-1], Transcribed) == takes_length
+
+
+@pytest.mark.parametrize("part", [None, "feature_extractor"])
+def test_features_that_wav2vec2_s_class_does_not_read_are_refused_by_name(
+    part: str | None, tmp_path: Path
+) -> None:
+    folder = write_model("mms", tmp_path / "mms-tiny")
+    file = folder / ("preprocessor_config.json" if part is None else "processor_config.json")
+    for value in (True, False, None):
+        said = {"do_normalize": value, "feature_size": 1}
+        file.write_text(json.dumps(said if part is None else {part: said}))
+        if value:
+            read_model(folder, "one")
+            continue
+        with pytest.raises(ServerError, match=f"hear with one: do_normalize {value}"):
+            read_model(folder, "one")
 
 
 @pytest.mark.parametrize("loaded", ["parakeet"], indirect=True)

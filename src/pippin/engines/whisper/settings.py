@@ -79,11 +79,16 @@ class Settings(Struct, frozen=True):
     alignment_heads: tuple[tuple[int, int], ...] = ()  # layer and head, which tell when a word is heard
 
 
+def features_in(folder: Path) -> dict[str, Any]:
+    """What a folder says of the features of sound, as transformers reads it."""
+    nested = object_in(folder / "processor_config.json").get("feature_extractor")
+    return table(nested) or object_in(folder / "preprocessor_config.json")
+
+
 def refuse_unread(model: nn.Module, folder: Path, arrays: dict[str, mx.array]) -> None:
     """Raises `ValueError` for a setting of config.json or of the sound's features that mlx-audio does not read."""
     config = object_in(folder / "config.json")
-    nested = object_in(folder / "processor_config.json").get("feature_extractor")
-    told = {**(table(nested) or object_in(folder / "preprocessor_config.json")), **config}
+    told = {**features_in(folder), **config}
     wide = 4 * model.dims.n_audio_state
     sizes = {"encoder_ffn_dim": wide, "decoder_ffn_dim": wide, "feature_size": model.dims.n_mels}
     for field, usual in (UNREAD | sizes).items():

@@ -78,6 +78,24 @@ def test_what_prepares_sound_is_held_against_the_folder(
     assert unprepared(settings_in(tmp_path), processor)["audio"] == told
 
 
+@pytest.mark.parametrize(
+    ("said", "sound", "told"),
+    [
+        ({"n_fft": 512, "feature_size": 128, "hop_length": 160}, {}, []),
+        ({"n_fft": 400, "feature_size": 80}, {}, ["n_fft", "feature_size"]),
+        ({"n_fft": 400, "feature_size": 80}, {"n_fft": 400, "num_mel_bins": 80}, []),
+        ({}, {"hop_length": 80}, ["hop_length"]),
+        ({"hop_length": 80}, {"sampling_rate": 8000}, ["hop_length", "sampling_rate"]),
+    ],
+)
+def test_sound_of_nemotron_is_held_against_its_encoder(
+    said: dict[str, Any], sound: dict[str, Any], told: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    found = unprepared(settings_in(tmp_path), OF_NEMOTRON, {"sound_config": sound})
+    assert found["audio"] == told
+
+
 def test_how_long_a_sound_is_is_told_whatever_the_files_say() -> None:
     """As in transformers' processors; mlx-vlm's of Qwen3-Omni fails without it."""
     for name in ("feature_extractor", "audio_processor"):

@@ -61,11 +61,17 @@ def attends_both_ways(config: Mapping[str, Any]) -> bool:
     names = [kind, *(config.get("architectures") or ())]
     return (
         config.get("is_causal") is False
-        or bool(config.get("use_bidirectional_attention"))
+        or _sees_all(config)
         or any("bidirec" in str(name).lower() for name in names)
         # Publishers have no other way to say it of these than code of their own.
         or (kind in ("lfm2", "ministral3") and bool(config.get("auto_map")))
     )
+
+
+def _sees_all(config: Mapping[str, Any]) -> bool:
+    """Whether a Gemma is told to attend both ways; transformers' other decoders do not read the field."""
+    told = config.get("use_bidirectional_attention") in (True, "all")
+    return told and str(config.get("model_type")).startswith("gemma")
 
 
 def encoder_of(folder: Path, config: Config, *, classifies: bool = False) -> nn.Module:
@@ -76,6 +82,8 @@ def encoder_of(folder: Path, config: Config, *, classifies: bool = False) -> nn.
     config = spelled_out(config)
     package = importlib.import_module(f"mlx_vlm.models.{PACKAGES[config['model_type']]}")
     refuse_unread(config)
+    if config["model_type"] == "modernbert" and "sliding_window" in config:
+        config["local_attention"] = 2 * config["sliding_window"]
     made = package.ModelConfig.from_dict({**config, "num_labels": 1})
     model: nn.Module = getattr(package, "SequenceClassificationModel" if classifies else "Model")(made)
     set_activations(model, config)
@@ -115,6 +123,11 @@ def refuse_unread(config: Config) -> None:
         ropes = [table.get("rope_type", "default") for table in rotary_tables(config).values()]
         if other := {*ropes} - {"default"}:
             raise unread(f"rope_type {other.pop()!r}")
+        for name in ("local_attention", "sliding_window"):
+            if type(width := config.get(name, 0)) is not int or width < 0:
+                raise unread(f"{name} {width!r}")
+        if (pooling := config.get("classifier_pooling", "cls")) not in ("cls", "mean"):
+            raise unread(f"classifier_pooling {pooling!r}")
 
 
 def set_activations(model: nn.Module, config: Config) -> None:
@@ -197,7 +210,7 @@ def hidden_states(name: str, model: nn.Module, config: Mapping[str, Any]) -> Sta
     body, both = language.model, attends_both_ways(config)
     # How far a token sees in a layer with a window: `sliding_window` is both sides together where a configuration asks
     # for them with `use_bidirectional_attention`, as transformers reads it.
-    reach = (config.get("sliding_window") or 0) // (2 if config.get("use_bidirectional_attention") else 1)
+    reach = (config.get("sliding_window") or 0) // (2 if _sees_all(config) else 1)
 
     def states(tokens: mx.array, lengths: mx.array) -> mx.array:
         # Windows are those of the caches. Attention is causal, so no token attends to the padding on its right.

@@ -248,6 +248,9 @@ def unprepared(
             found[modality] = other_pixels(asked, own)
             if modality == "video" and said.get("num_frames") and not hasattr(own, "num_frames"):
                 found[modality].append("num_frames")
+            if modality == "audio" and isinstance(config.get("sound_config"), dict):
+                told = _other_sounds(asked, own, config["sound_config"])
+                found[modality] += [name for name in told if name not in found[modality]]
     if "image" in found:
         # Its class takes them from config.json; those of others may hold what they make of them.
         names = ("patch_size", "spatial_merge_size") if config.get("model_type") == "mistral3" else ()
@@ -255,6 +258,20 @@ def unprepared(
         found["image"] += [each for each in names if whole.get(each) not in (None, getattr(processor, each))]
         found["image"] += _other_tiles(getattr(processor, "image_processor", None), config)
     return found
+
+
+def _other_sounds(said: Mapping[str, Any], own: Any, sound: dict[str, Any]) -> list[str]:
+    """The fields of a processor, and of its file, that are others in `sound_config`, by which mlx-vlm makes the
+    features of Nemotron's sound."""
+    from mlx_vlm.models.nemotron_h_nano_omni.config import AudioConfig
+
+    has = vars(AudioConfig.from_dict(sound))
+    has["feature_size"] = has["num_mel_bins"]
+    return [
+        name
+        for name, value in has.items()
+        if not all(each in (None, value) for each in (said.get(name), getattr(own, f"audio_{name}", None)))
+    ]
 
 
 def _other_tiles(own: Any, config: Mapping[str, Any]) -> list[str]:
