@@ -221,7 +221,7 @@ def test_what_is_not_computed_is_refused_by_name(
         (("Transformer",), {}, "modules.json names no Pooling"),
         (("Transformer", "Dense"), {"1_Dense": {"activation_function": "my.GELU"}}, "my.GELU"),
         *(
-            (("Transformer", "Dense"), {"1_Dense": {field: value}}, f"1_Dense/config.json has {field}")
+            (("Transformer", "Dense"), {"1_Dense": {field: value}}, f"1_Dense/config.json has {field}, and")
             for field, value in (
                 ("bias", False),
                 ("out_features", 3),
@@ -339,6 +339,7 @@ def test_a_window_of_modernbert_is_half_of_what_its_layers_see(tmp_path: Path) -
     [
         *((kind, True, False) for kind in ("llama", "qwen3", "mistral")),
         ("gemma3_text", True, True),
+        ("gemma2", True, False),
         ("gemma4_text", "all", True),
         ("gemma4_text", "vision", False),
     ],

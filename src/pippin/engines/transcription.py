@@ -123,8 +123,8 @@ def read_model(folder: Path, name: str) -> nn.Module:
             _read_exactly(model, folder)
         if type(model).__module__.startswith("mlx_audio.stt.models.mms."):
             said = {**OF_WAVES, **features_in(folder)}
-            if wrong := [f"{field} {said[field]!r}" for field in OF_WAVES if said[field] != OF_WAVES[field]]:
-                raise ValueError(f"{wrong[0]} of its features is not read by its class")
+            if wrong := [name for name, usual in OF_WAVES.items() if said[name] != usual]:
+                raise ValueError(f"{wrong[0]} {said[wrong[0]]!r} of its features is not read by its class")
         return model
     except ValueError as error:
         raise ServerError("load_failed", f"mlx-audio can't hear with {name}: {error}") from error

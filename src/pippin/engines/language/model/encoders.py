@@ -69,9 +69,9 @@ def attends_both_ways(config: Mapping[str, Any]) -> bool:
 
 
 def _sees_all(config: Mapping[str, Any]) -> bool:
-    """Whether a Gemma is told to attend both ways; transformers' other decoders do not read the field."""
+    """Whether `use_bidirectional_attention` counts, which transformers' other decoders do not read."""
     told = config.get("use_bidirectional_attention") in (True, "all")
-    return told and str(config.get("model_type")).startswith("gemma")
+    return told and config.get("model_type") in ("gemma3_text", "gemma4_text")
 
 
 def encoder_of(folder: Path, config: Config, *, classifies: bool = False) -> nn.Module:

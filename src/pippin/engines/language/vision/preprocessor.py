@@ -261,17 +261,13 @@ def unprepared(
 
 
 def _other_sounds(said: Mapping[str, Any], own: Any, sound: dict[str, Any]) -> list[str]:
-    """The fields of a processor, and of its file, that are others in `sound_config`, by which mlx-vlm makes the
-    features of Nemotron's sound."""
+    """The fields that are others in `sound_config`, by which mlx-vlm makes the features of Nemotron's sound."""
     from mlx_vlm.models.nemotron_h_nano_omni.config import AudioConfig
 
     has = vars(AudioConfig.from_dict(sound))
     has["feature_size"] = has["num_mel_bins"]
-    return [
-        name
-        for name, value in has.items()
-        if not all(each in (None, value) for each in (said.get(name), getattr(own, f"audio_{name}", None)))
-    ]
+    told = {name: getattr(own, f"audio_{name}", said.get(name)) for name in has}
+    return [name for name in has if told[name] not in (None, has[name])]
 
 
 def _other_tiles(own: Any, config: Mapping[str, Any]) -> list[str]:
