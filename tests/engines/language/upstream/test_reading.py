@@ -215,6 +215,28 @@ def test_norms_of_an_encoder_have_its_epsilon_and_a_projector_its_biases(
     assert "bias" not in model.multi_modal_projector.linear_1
 
 
+@pytest.mark.parametrize(
+    ("family", "field", "norms", "epsilon"),
+    [
+        ("mllama", "norm_eps", "vision_tower.layernorm_", 1e-5),
+        ("mllama", "norm_eps", "vision_tower.transformer.layers.", 0.25),
+        ("minicpmv4_6", "layer_norm_eps", "vit_merger.", 0.25),
+        ("minicpmv4_6", "layer_norm_eps", "merger.", 1e-6),
+        ("minicpmv4_7", "layer_norm_eps", "vit_merger.", 0.25),
+        *[(f"muse_{each}", "layer_norm_eps", "vision_tower.layers.", 1e-5) for each in ("glimmer", "spark")],
+        *[(f"muse_{each}", "layer_norm_eps", "vision_tower.ln_", 0.25) for each in ("glimmer", "spark")],
+    ],
+)
+def test_norms_have_the_epsilon_that_transformers_gives_them(
+    family: str, field: str, norms: str, epsilon: float, tmp_path: Path
+) -> None:
+    model = loaded(write(family, FAMILIES[family], tmp_path / family), vision={field: 0.25})
+    modules = model.named_modules()
+    assert {each.eps for name, each in modules if name.startswith(norms) and hasattr(each, "eps")} == {
+        epsilon
+    }
+
+
 def test_a_projector_has_the_activation_that_its_configuration_names(tmp_path: Path) -> None:
     folder = write("internvl", FAMILIES["internvl"], tmp_path / "internvl")
     path = folder / "config.json"

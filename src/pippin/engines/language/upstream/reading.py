@@ -83,6 +83,15 @@ CODED = {
 }
 """The activations of encoders that are no module of their family's class."""
 
+OTHER_NORMS: dict[str, tuple[re.Pattern[str], float | None]] = {
+    "mllama": (re.compile(r"vision_tower\.layernorm_"), 1e-5),
+    **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), (re.compile(r"vit_merger\."), None)),
+    **dict.fromkeys(
+        ("muse_glimmer", "muse_spark"), (re.compile(r"vision_tower\.layers\.\d+\.norm[12]"), 1e-5)
+    ),
+}
+"""The norms of a family that have another epsilon than in its class: one that is fixed, or that of the encoder."""
+
 
 def reading_spelled_out() -> AbstractContextManager[None]:
     """Within this context mlx-vlm's loaders read configurations in all spellings, and pack modules as they are
@@ -227,6 +236,7 @@ def _norm_encoder(model: nn.Module, parts: Mapping[str, Config], projecting: flo
     which classes read for some of them, if at all; and those of a projector theirs."""
     read = getattr(getattr(model.config, "vision_config", None), "layer_norm_eps", None)
     kinds = {nn.LayerNorm: "layer_norm_eps", nn.RMSNorm: "rms_norm_eps"}
+    others = OTHER_NORMS.get(model.config.model_type)
     for name, module in model.named_modules():
         part = next((part for part in parts if name.startswith(part) or f".{part}" in name), None)
         if part not in QUERYING and OF_PROJECTOR.search(name):
@@ -234,7 +244,9 @@ def _norm_encoder(model: nn.Module, parts: Mapping[str, Config], projecting: flo
         else:
             usual = read if name.endswith("post_layernorm") else None
             epsilon = parts.get(part or "", {}).get(kinds.get(type(module), ""), usual)
-        if epsilon is not None:
+        if others and others[0].match(name):
+            epsilon = others[1] or parts["vis"].get("layer_norm_eps")
+        if epsilon is not None and hasattr(module, "eps"):
             module.eps = epsilon
 
 
