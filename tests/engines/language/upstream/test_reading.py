@@ -174,12 +174,25 @@ def test_fp8_numbers_are_read_as_numbers(tmp_path: Path) -> None:
             {"perceiver_config": {"model_type": "idefics2_perceiver", "hidden_act": "relu"}},
             "hidden_act 'relu'",
         ),
+        ("minimax_m3_vl", {"vision_config": {"hidden_act": "relu"}}, "hidden_act 'relu' of vision_config"),
+        (
+            "granite4_vision",
+            {"deepstack_layer_map": [[0, 1]], "spatial_target_layers": [0, 1]},
+            "layer 1, twice in deepstack_layer_map and spatial_target_layers,",
+        ),
+        (
+            "paligemma",
+            {"text_config": {"use_bidirectional_attention": False}},
+            "use_bidirectional_attention false of text_config",
+        ),
+        ("gemma3", {"text_config": {"sliding_window": 15}}, "sliding_window 15 of text_config, less than"),
     ],
 )
 def test_a_field_that_a_class_of_mlx_vlm_leaves_out_is_refused(
     family: str, fields: Json, told: str, tmp_path: Path
 ) -> None:
-    folder = write(family, FAMILIES[family], tmp_path / family)
+    made = tmp_path / family
+    folder = write(family, FAMILIES[family], made) if family in FAMILIES else tiny_vision_model(family, made)
     path = folder / "config.json"
     config: Json = json.loads(path.read_text())
     parts = {name: {**config[name], **part} for name, part in fields.items() if isinstance(part, dict)}

@@ -13,7 +13,7 @@ import mlx.nn as nn
 
 from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
-from pippin.engines.language.configuration import NONE, Config, completed, rotary_tables, turns_of
+from pippin.engines.language.configuration import NONE, Config, completed, rotary_tables, turns_of, unread
 from pippin.engines.language.upstream.classes import replaced
 from pippin.engines.language.upstream.fields import (
     ENCODING,
@@ -91,6 +91,39 @@ OTHER_NORMS: dict[str, tuple[re.Pattern[str], float | None]] = {
     ),
 }
 """The norms of a family that have another epsilon than in its class: one that is fixed, or that of the encoder."""
+
+
+def _narrow(config: Config) -> str:
+    window = (config.get("text_config") or {}).get("sliding_window")
+    tokens = config.get("mm_tokens_per_image") or 256
+    less = f"sliding_window {window} of text_config, less than the {tokens} tokens of a picture,"
+    return less if window and window < tokens else ""
+
+
+def _stacked(config: Config) -> str:
+    layers = [layer for _, layer in config.get("deepstack_layer_map") or ()]
+    layers += config.get("spatial_target_layers") or ()
+    twice = [layer for layer in layers if layers.count(layer) > 1]
+    return f"layer {twice[0]}, twice in deepstack_layer_map and spatial_target_layers," if twice else ""
+
+
+def _activated(config: Config) -> str:
+    name = (config.get("vision_config") or {}).get("hidden_act") or "gelu"
+    return "" if name in ("gelu", "quick_gelu", "silu") else f"hidden_act {name!r} of vision_config"
+
+
+def _looking_back(config: Config) -> str:
+    field = "use_bidirectional_attention"
+    return f"{field} false of text_config" if (config.get("text_config") or {}).get(field) is False else ""
+
+
+OTHERWISE: dict[str, Callable[[Config], str]] = {
+    "gemma3": _narrow,
+    "granite4_vision": _stacked,
+    "minimax_m3_vl": _activated,
+    "paligemma": _looking_back,
+}
+"""By family, what its class takes for something else where a configuration says it; else nothing."""
 
 
 def reading_spelled_out() -> AbstractContextManager[None]:
@@ -203,6 +236,8 @@ def _refuse_left_out(model: nn.Module, config: Config) -> None:
                 refuse_order(text, taken, "sliding_window_pattern", "sliding_attention")
         if text.get("model_type") == "llama4_text":
             _refuse_other_layers(text)
+    if (told := OTHERWISE.get(str(config.get("model_type")))) and (said := told(config)):
+        raise unread(said)
     gelus = [name for name, module in model.named_modules() if type(module) is nn.GELU]
     names = [*ENCODING, *(() if any(map(OF_PROJECTOR.search, gelus)) else ("projector_hidden_act",))]
     # Granite 4's layers are told by a map of its own.
