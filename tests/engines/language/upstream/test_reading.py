@@ -178,14 +178,18 @@ def test_fp8_numbers_are_read_as_numbers(tmp_path: Path) -> None:
         (
             "granite4_vision",
             {"deepstack_layer_map": [[0, 1]], "spatial_target_layers": [0, 1]},
-            "layer 1, twice in deepstack_layer_map and spatial_target_layers,",
+            "deepstack_layer_map or spatial_target_layers that names one layer twice",
         ),
         (
             "paligemma",
             {"text_config": {"use_bidirectional_attention": False}},
             "use_bidirectional_attention false of text_config",
         ),
-        ("gemma3", {"text_config": {"sliding_window": 15}}, "sliding_window 15 of text_config, less than"),
+        (
+            "gemma3",
+            {"text_config": {"sliding_window": 15}},
+            "sliding_window of text_config that is less than the tokens",
+        ),
     ],
 )
 def test_a_field_that_a_class_of_mlx_vlm_leaves_out_is_refused(

@@ -78,8 +78,9 @@ FORMS = {
 
 
 CODED = {
-    **dict.fromkeys(("glm4v", "glm4v_moe", "glm_ocr", "mistral3", "pixtral", "qwen2_5_vl"), "silu"),
-    "hunyuan_vl": "gelu",
+    **dict.fromkeys(("glm4v", "glm4v_moe", "glm_ocr", "mistral3", "pixtral", "qwen2_5_vl"), ("silu",)),
+    "hunyuan_vl": ("gelu",),
+    "minimax_m3_vl": ("gelu", "quick_gelu", "silu"),
 }
 """The activations of encoders that are no module of their family's class."""
 
@@ -93,37 +94,26 @@ OTHER_NORMS: dict[str, tuple[re.Pattern[str], float | None]] = {
 """The norms of a family that have another epsilon than in its class: one that is fixed, or that of the encoder."""
 
 
-def _narrow(config: Config) -> str:
+def _narrow(config: Config) -> bool:
     window = (config.get("text_config") or {}).get("sliding_window")
-    tokens = config.get("mm_tokens_per_image") or 256
-    less = f"sliding_window {window} of text_config, less than the {tokens} tokens of a picture,"
-    return less if window and window < tokens else ""
+    return bool(window) and window < (config.get("mm_tokens_per_image") or 256)
 
 
-def _stacked(config: Config) -> str:
+def _stacked(config: Config) -> bool:
     layers = [layer for _, layer in config.get("deepstack_layer_map") or ()]
     layers += config.get("spatial_target_layers") or ()
-    twice = [layer for layer in layers if layers.count(layer) > 1]
-    return f"layer {twice[0]}, twice in deepstack_layer_map and spatial_target_layers," if twice else ""
+    return len({*layers}) < len(layers)
 
 
-def _activated(config: Config) -> str:
-    name = (config.get("vision_config") or {}).get("hidden_act") or "gelu"
-    return "" if name in ("gelu", "quick_gelu", "silu") else f"hidden_act {name!r} of vision_config"
-
-
-def _looking_back(config: Config) -> str:
-    field = "use_bidirectional_attention"
-    return f"{field} false of text_config" if (config.get("text_config") or {}).get(field) is False else ""
-
-
-OTHERWISE: dict[str, Callable[[Config], str]] = {
-    "gemma3": _narrow,
-    "granite4_vision": _stacked,
-    "minimax_m3_vl": _activated,
-    "paligemma": _looking_back,
+OTHERWISE: dict[str, tuple[Callable[[Config], bool], str]] = {
+    "gemma3": (_narrow, "sliding_window of text_config that is less than the tokens of a picture"),
+    "granite4_vision": (_stacked, "deepstack_layer_map or spatial_target_layers that names one layer twice"),
+    "paligemma": (
+        lambda config: (config.get("text_config") or {}).get("use_bidirectional_attention") is False,
+        "use_bidirectional_attention false of text_config",
+    ),
 }
-"""By family, what its class takes for something else where a configuration says it; else nothing."""
+"""By family, when its class takes something else for what a configuration says, and what that is."""
 
 
 def reading_spelled_out() -> AbstractContextManager[None]:
@@ -197,10 +187,8 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
     make_of(mends("mlx_vlm", SHARED), _language(model), config)
     _refuse_left_out(model, config)
     activation = _activation(published)
-    if activation is not None and activation != CODED.get(str(own.get("model_type")), activation):
-        raise ValueError(
-            f"hidden_act {activation!r} of vision_config is not read by the class of this family"
-        )
+    if activation is not None and activation not in CODED.get(str(own.get("model_type")), (activation,)):
+        raise unread(f"hidden_act {activation!r} of vision_config")
     _complete_encoder(model, {OF_LAYER: activation, OF_PROJECTOR: config.get("projector_hidden_act")})
     parts = turns_of(published).parts
     vision = parts.get("vision_config", NONE)
@@ -236,8 +224,9 @@ def _refuse_left_out(model: nn.Module, config: Config) -> None:
                 refuse_order(text, taken, "sliding_window_pattern", "sliding_attention")
         if text.get("model_type") == "llama4_text":
             _refuse_other_layers(text)
-    if (told := OTHERWISE.get(str(config.get("model_type")))) and (said := told(config)):
-        raise unread(said)
+    other, what = OTHERWISE.get(str(config.get("model_type")), (None, ""))
+    if other is not None and other(config):
+        raise unread(what)
     gelus = [name for name, module in model.named_modules() if type(module) is nn.GELU]
     names = [*ENCODING, *(() if any(map(OF_PROJECTOR.search, gelus)) else ("projector_hidden_act",))]
     # Granite 4's layers are told by a map of its own.

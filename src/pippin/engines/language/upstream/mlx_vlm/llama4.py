@@ -19,10 +19,5 @@ def _norm_turned(layer: TransformerBlock) -> None:
         replace_method(attention.rope, "__call__", normed, mark="normed")
 
 
-MENDS = (
-    Mend(
-        original=TransformerBlock,
-        why="the epsilon of the norm of queries and keys is not read",
-        loaded=_norm_turned,
-    ),
-)
+WHY = "the epsilon of the norm of queries and keys is not read"
+MENDS = (Mend(original=TransformerBlock, why=WHY, loaded=_norm_turned),)
