@@ -95,8 +95,8 @@ OTHER_NORMS: dict[str, tuple[re.Pattern[str], float | None]] = {
 
 
 def _narrow(config: Config) -> bool:
-    window = (config.get("text_config") or {}).get("sliding_window")
-    return bool(window) and window < (config.get("mm_tokens_per_image") or 256)
+    window: int = (config.get("text_config") or {}).get("sliding_window") or 0
+    return 0 < window < (config.get("mm_tokens_per_image") or 256)
 
 
 def _stacked(config: Config) -> bool:
