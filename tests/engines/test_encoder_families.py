@@ -28,6 +28,8 @@ from pippin.engines import embeddings, reranking
 from tests.engines.driving import no_progress, run
 from tests.oracles.encoder_texts import PAIRS, TEXTS
 
+# The first test of all writes the checkpoints.
+pytestmark = pytest.mark.timeout(600)
 ORACLES = Path(__file__).parents[1] / "oracles"
 VERDICTS = ORACLES / "encoder_verdicts.json"
 SETTINGS = yaml.safe_load((ORACLES / "encoders.yaml").read_text("utf-8"))

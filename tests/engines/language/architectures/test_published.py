@@ -31,6 +31,8 @@ from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.upstream.mends import SERVED, Arguments
 from tests.engines.language.bench import PLAN, Bench, run_all
 
+# The first test of all writes the checkpoints.
+pytestmark = pytest.mark.timeout(600)
 ORACLES = Path(__file__).parents[3] / "oracles"
 VERDICTS = ORACLES / "text_verdicts.json"
 SETTINGS = yaml.safe_load((ORACLES / "text.yaml").read_text("utf-8"))

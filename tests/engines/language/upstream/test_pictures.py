@@ -80,3 +80,16 @@ def test_a_picture_of_idefics_2_is_seen_as_alone_beside_a_larger_one(tmp_path: P
     both = model.get_input_embeddings(ids, pixels, pixel_attention_mask=mask).inputs_embeds
     alone = model.get_input_embeddings(ids[:, :tokens], pixels[:, 1:, :, :24, :16]).inputs_embeds
     assert mx.allclose(both[:, tokens:], alone, atol=1e-5)
+
+
+def test_queries_and_keys_of_llama_4_are_normed_by_the_epsilon_of_their_layer(tmp_path: Path) -> None:
+    model = load_model(write("llama4", FAMILIES["llama4"], tmp_path / "llama4"), lazy=True)
+    epsilon = model.config.text_config.rms_norm_eps
+    mend(model)
+    turning, *_, plain = (layer.self_attn for layer in model.language_model.model.layers)
+    # The first place is not turned; the mean of squares is as large as the epsilon.
+    found = turning.rope(mx.full((1, 1, 1, 16), epsilon**0.5))
+    assert epsilon != 1e-6
+    assert mx.allclose(found, mx.full(found.shape, 0.5**0.5), atol=1e-5)
+    assert not turning.use_qk_norm
+    assert "rope" not in plain

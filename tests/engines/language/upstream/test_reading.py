@@ -174,12 +174,29 @@ def test_fp8_numbers_are_read_as_numbers(tmp_path: Path) -> None:
             {"perceiver_config": {"model_type": "idefics2_perceiver", "hidden_act": "relu"}},
             "hidden_act 'relu'",
         ),
+        ("minimax_m3_vl", {"vision_config": {"hidden_act": "relu"}}, "hidden_act 'relu' of vision_config"),
+        (
+            "granite4_vision",
+            {"deepstack_layer_map": [[0, 1]], "spatial_target_layers": [0, 1]},
+            "deepstack_layer_map or spatial_target_layers that names one layer twice",
+        ),
+        (
+            "paligemma",
+            {"text_config": {"use_bidirectional_attention": False}},
+            "use_bidirectional_attention false of text_config",
+        ),
+        (
+            "gemma3",
+            {"text_config": {"sliding_window": 15}},
+            "sliding_window of text_config that is less than the tokens",
+        ),
     ],
 )
 def test_a_field_that_a_class_of_mlx_vlm_leaves_out_is_refused(
     family: str, fields: Json, told: str, tmp_path: Path
 ) -> None:
-    folder = write(family, FAMILIES[family], tmp_path / family)
+    made = tmp_path / family
+    folder = write(family, FAMILIES[family], made) if family in FAMILIES else tiny_vision_model(family, made)
     path = folder / "config.json"
     config: Json = json.loads(path.read_text())
     parts = {name: {**config[name], **part} for name, part in fields.items() if isinstance(part, dict)}
@@ -213,6 +230,28 @@ def test_norms_of_an_encoder_have_its_epsilon_and_a_projector_its_biases(
     norms = [module for module in model.vision_tower.modules() if isinstance(module, nn.LayerNorm)]
     assert {norm.eps for norm in norms} == {0.25}
     assert "bias" not in model.multi_modal_projector.linear_1
+
+
+@pytest.mark.parametrize(
+    ("family", "field", "norms", "epsilon"),
+    [
+        ("mllama", "norm_eps", "vision_tower.layernorm_", 1e-5),
+        ("mllama", "norm_eps", "vision_tower.transformer.layers.", 0.25),
+        ("minicpmv4_6", "layer_norm_eps", "vit_merger.", 0.25),
+        ("minicpmv4_6", "layer_norm_eps", "merger.", 1e-6),
+        ("minicpmv4_7", "layer_norm_eps", "vit_merger.", 0.25),
+        *[(f"muse_{each}", "layer_norm_eps", "vision_tower.layers.", 1e-5) for each in ("glimmer", "spark")],
+        *[(f"muse_{each}", "layer_norm_eps", "vision_tower.ln_", 0.25) for each in ("glimmer", "spark")],
+    ],
+)
+def test_norms_have_the_epsilon_that_transformers_gives_them(
+    family: str, field: str, norms: str, epsilon: float, tmp_path: Path
+) -> None:
+    model = loaded(write(family, FAMILIES[family], tmp_path / family), vision={field: 0.25})
+    modules = model.named_modules()
+    assert {each.eps for name, each in modules if name.startswith(norms) and hasattr(each, "eps")} == {
+        epsilon
+    }
 
 
 def test_a_projector_has_the_activation_that_its_configuration_names(tmp_path: Path) -> None:

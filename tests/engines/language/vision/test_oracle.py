@@ -24,6 +24,8 @@ from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 from tests.engines.language.vision.vision_bench import VisionBench
 
+# The first test of all writes the checkpoints.
+pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).resolve().parents[4]
 ORACLES = ROOT / "tests" / "oracles"
 VERDICTS = ORACLES / "vision_verdicts.json"

@@ -205,7 +205,7 @@ def test_a_picture_that_the_model_cannot_take_ends_its_own_request(tmp_path: Pat
     failed = ends.pop("bad")
     assert isinstance(failed, Failed)
     assert failed.error.kind == "invalid_request"
-    assert "can't take this" in failed.error.message
+    assert "can't take this image: its code fails on it. Send one of another" in failed.error.message
     assert {name: type(end) for name, end in ends.items()} == dict.fromkeys(
         ("text", "good", "more"), Finished
     )
@@ -396,6 +396,17 @@ def test_a_field_of_another_type_is_named_with_its_file(
         (tmp_path / f"{file}_config.json").write_text(json.dumps(said))
         with pytest.raises(ServerError, match=rf"^{file}_config\.json of the model .*{told}"):
             settings_of(tmp_path)
+
+
+@pytest.mark.parametrize("field", ["do_pad", "do_resize"])
+@pytest.mark.parametrize("value", [None, False])
+def test_a_step_that_mllama_cannot_do_without_is_named(
+    field: str, value: bool | None, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "mllama"}')
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({field: value}))
+    with pytest.raises(ServerError, match=f"^preprocessor_config.json of .* never leaves out {field}"):
+        settings_of(tmp_path)
 
 
 def test_a_picture_without_a_size_has_that_of_its_pixels(tmp_path: Path) -> None:

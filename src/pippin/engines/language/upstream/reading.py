@@ -13,7 +13,7 @@ import mlx.nn as nn
 
 from pippin.core.published import object_in
 from pippin.core.safetensors import INDEX
-from pippin.engines.language.configuration import NONE, Config, completed, rotary_tables, turns_of
+from pippin.engines.language.configuration import NONE, Config, completed, rotary_tables, turns_of, unread
 from pippin.engines.language.upstream.classes import replaced
 from pippin.engines.language.upstream.fields import (
     ENCODING,
@@ -78,10 +78,42 @@ FORMS = {
 
 
 CODED = {
-    **dict.fromkeys(("glm4v", "glm4v_moe", "glm_ocr", "mistral3", "pixtral", "qwen2_5_vl"), "silu"),
-    "hunyuan_vl": "gelu",
+    **dict.fromkeys(("glm4v", "glm4v_moe", "glm_ocr", "mistral3", "pixtral", "qwen2_5_vl"), ("silu",)),
+    "hunyuan_vl": ("gelu",),
+    "minimax_m3_vl": ("gelu", "quick_gelu", "silu"),
 }
 """The activations of encoders that are no module of their family's class."""
+
+OTHER_NORMS: dict[str, tuple[re.Pattern[str], float | None]] = {
+    "mllama": (re.compile(r"vision_tower\.layernorm_"), 1e-5),
+    **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), (re.compile(r"vit_merger\."), None)),
+    **dict.fromkeys(
+        ("muse_glimmer", "muse_spark"), (re.compile(r"vision_tower\.layers\.\d+\.norm[12]"), 1e-5)
+    ),
+}
+"""The norms of a family that have another epsilon than in its class: one that is fixed, or that of the encoder."""
+
+
+def _narrow(config: Config) -> bool:
+    window: int = (config.get("text_config") or {}).get("sliding_window") or 0
+    return 0 < window < (config.get("mm_tokens_per_image") or 256)
+
+
+def _stacked(config: Config) -> bool:
+    layers = [layer for _, layer in config.get("deepstack_layer_map") or ()]
+    layers += config.get("spatial_target_layers") or ()
+    return len({*layers}) < len(layers)
+
+
+OTHERWISE: dict[str, tuple[Callable[[Config], bool], str]] = {
+    "gemma3": (_narrow, "sliding_window of text_config that is less than the tokens of a picture"),
+    "granite4_vision": (_stacked, "deepstack_layer_map or spatial_target_layers that names one layer twice"),
+    "paligemma": (
+        lambda config: (config.get("text_config") or {}).get("use_bidirectional_attention") is False,
+        "use_bidirectional_attention false of text_config",
+    ),
+}
+"""By family, when its class takes something else for what a configuration says, and what that is."""
 
 
 def reading_spelled_out() -> AbstractContextManager[None]:
@@ -155,10 +187,8 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
     make_of(mends("mlx_vlm", SHARED), _language(model), config)
     _refuse_left_out(model, config)
     activation = _activation(published)
-    if activation is not None and activation != CODED.get(str(own.get("model_type")), activation):
-        raise ValueError(
-            f"hidden_act {activation!r} of vision_config is not read by the class of this family"
-        )
+    if activation is not None and activation not in CODED.get(str(own.get("model_type")), (activation,)):
+        raise unread(f"hidden_act {activation!r} of vision_config")
     _complete_encoder(model, {OF_LAYER: activation, OF_PROJECTOR: config.get("projector_hidden_act")})
     parts = turns_of(published).parts
     vision = parts.get("vision_config", NONE)
@@ -194,6 +224,9 @@ def _refuse_left_out(model: nn.Module, config: Config) -> None:
                 refuse_order(text, taken, "sliding_window_pattern", "sliding_attention")
         if text.get("model_type") == "llama4_text":
             _refuse_other_layers(text)
+    other, what = OTHERWISE.get(str(config.get("model_type")), (None, ""))
+    if other is not None and other(config):
+        raise unread(what)
     gelus = [name for name, module in model.named_modules() if type(module) is nn.GELU]
     names = [*ENCODING, *(() if any(map(OF_PROJECTOR.search, gelus)) else ("projector_hidden_act",))]
     # Granite 4's layers are told by a map of its own.
@@ -227,6 +260,7 @@ def _norm_encoder(model: nn.Module, parts: Mapping[str, Config], projecting: flo
     which classes read for some of them, if at all; and those of a projector theirs."""
     read = getattr(getattr(model.config, "vision_config", None), "layer_norm_eps", None)
     kinds = {nn.LayerNorm: "layer_norm_eps", nn.RMSNorm: "rms_norm_eps"}
+    others = OTHER_NORMS.get(model.config.model_type)
     for name, module in model.named_modules():
         part = next((part for part in parts if name.startswith(part) or f".{part}" in name), None)
         if part not in QUERYING and OF_PROJECTOR.search(name):
@@ -234,7 +268,9 @@ def _norm_encoder(model: nn.Module, parts: Mapping[str, Config], projecting: flo
         else:
             usual = read if name.endswith("post_layernorm") else None
             epsilon = parts.get(part or "", {}).get(kinds.get(type(module), ""), usual)
-        if epsilon is not None:
+        if others and others[0].match(name):
+            epsilon = others[1] or parts["vis"].get("layer_norm_eps")
+        if epsilon is not None and hasattr(module, "eps"):
             module.eps = epsilon
 
 

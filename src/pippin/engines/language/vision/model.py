@@ -1,5 +1,6 @@
 """A model of mlx-vlm as the engine calls language models: tokens in, logits out, and all state in the caches."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
 from pippin.engines.language.upstream.caches import counts_tokens, mutual
 from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, Span, WholePrompt
 
+log = logging.getLogger(__name__)
+
 SAME_TEXT = 0.02
 """The most that the embedding of a text token beside joint media may differ, as a fraction of the largest embedding:
 far above rounding."""
@@ -31,10 +34,10 @@ def refusal(modality: str, error: Exception) -> ServerError:
     where the device failed, for which the medium is not to blame."""
     if is_of_device(error):
         raise error
+    log.warning("a model can't take this %s: %s: %s", modality, type(error).__name__, error)
     return ServerError(
         "invalid_request",
-        f"The model can't take this {modality} ({type(error).__name__}: {str(error)[:200]}). Send one of another size "
-        "or length.",
+        f"The model can't take this {modality}: its code fails on it. Send one of another size or length.",
         "messages",
     )
 

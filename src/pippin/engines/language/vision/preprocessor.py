@@ -41,6 +41,8 @@ class _Tables(Struct, frozen=True):
     of published models say false, and the patches of their encoder."""
     of_films: dict[str, dict[str, Any]]
     """What transformers' classes for films take where a field is left out, and mlx-vlm's does not, by families."""
+    steady: dict[str, list[str]]
+    """Steps that the processors of families can't do without, in transformers neither."""
 
     def column(self, name: str) -> dict[str, Any]:
         return {field: said[name] for field, said in self.fields.items() if name in said}
@@ -93,7 +95,7 @@ def settings_of(folder: Path, modality: Modality = "image") -> dict[str, Any]:
     those of its own class of the family last. Limits of pixels that transformers 5 writes as a size are there under
     their own names too, and settings that Kimi nests as others. A step that is null is off.
 
-    Raises `ServerError` naming a field of another type, and one that is null and needed.
+    Raises `ServerError` naming a field of another type, one that is null and needed, and a step that can't be off.
     """
     part, file = PARTS[modality]
     nested = object_in(folder / "processor_config.json").get(part)
@@ -106,6 +108,9 @@ def settings_of(folder: Path, modality: Modality = "image") -> dict[str, Any]:
     if modality == "video":
         usual = TABLES.of_films.get(str(kind), {})
     _require_types(folder, file, said, usual)
+    for name in TABLES.steady.get(str(kind), ()):
+        if not said.get(name, True):
+            raise broken(folder / file, f"can't be used: the processor of its family never leaves out {name}")
     told = {name: value for name, value in said.items() if value is not None}
     off = dict.fromkeys((name for name in said if name.startswith("do_")), False)
     said = {**usual, **off, **told}
