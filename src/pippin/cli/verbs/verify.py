@@ -138,7 +138,7 @@ def as_text(report: Report) -> str:
         lines.append(f"{section.name:<10}{told}")
         for finding in section.findings:
             lines.append(f"  {finding.severity:<8}{finding.text}")
-            helps = f"What helps: {finding.command}" if finding.command else ""
+            helps = f"What helps: {finding.help}" if finding.help else ""
             if advice := f"{finding.meaning} {helps}".strip():
                 lines.append(f"{'':<10}{advice}")
     return "\n".join([*lines, f"{report.model}: {report.verdict}"])
@@ -151,7 +151,7 @@ def _shown(value: Any) -> str:
 def as_page(report: Report) -> str:
     """The report as one HTML file that fetches nothing. Folders are left out."""
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.at))
-    parts = "".join(map(_part, report.sections))
+    parts = "".join(_part(section, report) for section in report.sections)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(report.model)}: {report.verdict}</title>'
         f"<style>{STYLE}</style><h1>{escape(report.model)}</h1><p><b>{report.verdict}</b></p>"
@@ -159,7 +159,7 @@ def as_page(report: Report) -> str:
     )
 
 
-def _part(section: Section) -> str:
+def _part(section: Section, report: Report) -> str:
     left_out = f"<p>Left out: {escape(section.left_out)}</p>" if section.left_out else ""
     rows = "".join(
         f"<tr><th>{escape(name)}</th><td>{escape(_shown(value))}</td></tr>"
@@ -167,7 +167,12 @@ def _part(section: Section) -> str:
     )
     items = "".join(
         f'<li class="{each.severity}"><b>{each.severity}</b> {escape(each.text)}<br>{escape(each.meaning)}'
-        + (f" <code>{escape(each.command)}</code>" if each.command else "")
+        + (f" <i>{escape(each.advice)}</i>" if each.advice else "")
+        + (
+            f" <code>{escape(each.command.replace(report.folder, report.model))}</code>"
+            if each.command
+            else ""
+        )
         + "</li>"
         for each in section.findings
     )
