@@ -248,6 +248,14 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         lambda folder: edit(folder, "generation_config.json", eos_token_id=[65]), "eos-is-text"),
     "other eos in generation_config": (
         lambda folder: edit(folder, "generation_config.json", eos_token_id=[256 + 3]), "eos-disagree"),
+    "one more than the eos": (
+        lambda folder: [
+            edit(folder, file, eos_token_id=END + 3) for file in ("config.json", "generation_config.json")
+        ], "eos-disagree"),
+    "a space before the assistant's name": (
+        template("<|im_start|>assistant", "<|im_start|> assistant"), "answer-begins"),
+    "last norm zeroed": (
+        weights(lambda arrays: arrays.update({"model.norm.weight": np.zeros(64, np.float32)})), "blank-tensor"),
     "end of turn that ends nothing": (
         lambda folder: (
             edit(folder, "config.json", eos_token_id=256),
