@@ -32,11 +32,6 @@ class Finding(Struct, frozen=True, kw_only=True, omit_defaults=True):
     advice: str = ""  # what helps, in words
     command: str = ""  # what does that, as it can be typed; empty where words alone help
 
-    @property
-    def help(self) -> str:
-        """The advice, and its command."""
-        return ": ".join(filter(None, (self.advice, self.command)))
-
 
 class Section(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One part of a report."""

@@ -84,4 +84,4 @@ def test_a_command_without_a_name_is_left_out() -> None:
     names = {"folder": "/a b", "model": "kite"}
     assert helped(finding("damaged-shard", file="x"), names).command == ""
     told = helped(finding("adapter-beside", all=3), names)
-    assert told.help == "serve the model with it: pippin serve kite --adapter-path /a b"
+    assert (told.advice, told.command) == ("serve the model with it", "pippin serve kite --adapter-path /a b")

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -47,12 +48,10 @@ def finding(code: str, severity: Severity | None = None, **facts: Any) -> Findin
 
 def helped(found: Finding, names: dict[str, str]) -> Finding:
     """A finding with what helps. A command that has a name which is not among `names` is left out."""
-    told = known()[found.code].get("help", {})
-    try:
-        command = told.get("command", "").format_map(names)
-    except KeyError:
-        command = ""
-    return replace(found, advice=told.get("advice", ""), command=command)
+    told = {"advice": "", "command": "", **known()[found.code].get("help", {})}
+    with suppress(KeyError):
+        return replace(found, advice=told["advice"], command=told["command"].format_map(names))
+    return replace(found, advice=told["advice"])
 
 
 def names_of(folder: Folder, against: Path | None) -> dict[str, str]:
@@ -65,7 +64,7 @@ def names_of(folder: Folder, against: Path | None) -> dict[str, str]:
     # A model that was trained further is named after itself, and a conversion after its original.
     called = own.rpartition("/")[2].casefold()
     bases = [each for each in said if isinstance(each, str) and REPOSITORY.fullmatch(each) and each != own]
-    base = next((each for each in bases if called.startswith(each.rpartition("/")[2].casefold())), "")
+    base = next((each for each in bases if called.startswith(each.partition("/")[2].casefold())), "")
     own, other = (each if "/" in each else "" for each in (own, other))
     compared = str(against or "")
     media = {"vision_config", "audio_config"} & folder.config.keys()

@@ -42,7 +42,6 @@ Others = tuple[tools.Counts | None, questions.Answers | None]
 """What was measured of the model to compare with."""
 KINDS: Final = dict.fromkeys(("tokens", "numbers"), ("language", "embeddings", "reranking"))
 """Of which kinds of models a section is, where not of language models alone."""
-NO_TEMPLATE: Final = "the model has no chat template"
 CHATS: Final = re.compile(r"instruct|chat|(?:^|[-_])(?:it|sft|dpo|rlhf)(?:[-_]|$)", re.IGNORECASE)
 TEXT_ONLY: Final = "the model is served for text only: "
 """How the load of a model begins its warning that it takes no media."""
@@ -94,15 +93,15 @@ class Verifier:
             return Section(name=name, left_out=f"the model is of the kind {self._kind}")
         began = time.monotonic()
         figures: dict[str, Any] = {}
+        found: Iterable[Finding] = ()
         left_out = ""
         try:
             left_out = self._left_out(name)
             if not left_out:
                 found, figures = getattr(self, f"_{name}")()
-            elif left_out == NO_TEMPLATE and name == "template" and CHATS.search(self._spec.info.id):
+                found = tuple(found)
+            elif name == "template" and CHATS.search(self._spec.info.id):
                 found = [finding("template-missing")]
-            else:
-                found = []
         except ServerError as error:
             found = [finding("unusable", reason=error.report.message)]
         except Exception as error:  # files may hold anything
@@ -118,7 +117,7 @@ class Verifier:
     def _left_out(self, name: SectionName) -> str:
         """Why a section is not checked; empty for one that is."""
         if name in ("template", "tools") and not open_preparer(self._spec).info.capabilities.chat:
-            return NO_TEMPLATE
+            return "the model has no chat template"
         if name == "tools" and not self._written.converter.traits.tools:
             return "the chat template offers no tools"
         scored = self._kind == "language" and name in ("numbers", "questions")
