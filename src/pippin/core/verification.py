@@ -29,7 +29,8 @@ class Finding(Struct, frozen=True, kw_only=True, omit_defaults=True):
     severity: Severity
     text: str  # what was found, with its figures
     meaning: str = ""  # what it does to answers
-    command: str = ""  # what helps
+    advice: str = ""  # what helps, in words
+    command: str = ""  # what does that, as it can be typed; empty where words alone help
 
 
 class Section(Struct, frozen=True, kw_only=True, omit_defaults=True):

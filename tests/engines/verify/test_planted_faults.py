@@ -248,6 +248,14 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         lambda folder: edit(folder, "generation_config.json", eos_token_id=[65]), "eos-is-text"),
     "other eos in generation_config": (
         lambda folder: edit(folder, "generation_config.json", eos_token_id=[256 + 3]), "eos-disagree"),
+    "one more than the eos": (
+        lambda folder: [
+            edit(folder, file, eos_token_id=END + 3) for file in ("config.json", "generation_config.json")
+        ], "eos-disagree"),
+    "a space before the assistant's name": (
+        template("<|im_start|>assistant", "<|im_start|> assistant"), "answer-begins"),
+    "last norm zeroed": (
+        weights(lambda arrays: arrays.update({"model.norm.weight": np.zeros(64, np.float32)})), "blank-tensor"),
     "end of turn that ends nothing": (
         lambda folder: (
             edit(folder, "config.json", eos_token_id=256),
@@ -264,6 +272,14 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "wrong rope theta": (config(rope_parameters={"rope_type": "default", "rope_theta": 500000.0}), "rope-disagrees"),
     "wrong rope scaling": (
         config(rope_scaling={"type": "linear", "factor": 2.0}, rope_parameters={"rope_type": "linear", "factor": 4.0}),
+        "rope-disagrees"),
+    "wrong rope theta of windows": (
+        config(rope_local_base_freq=1e4, rope_parameters={"sliding_attention": {"rope_theta": 5e4}}), "rope-disagrees"),
+    "wrong rope theta of a type of layers": (
+        config(rope_parameters={"full_attention": {"rope_theta": 5e5}, "sliding_attention": {"rope_theta": 1e4}}),
+        "rope-disagrees"),
+    "other share of turned dimensions": (
+        config(partial_rotary_factor=1.0, rope_parameters={"rope_theta": 1e4, "partial_rotary_factor": 0.5}),
         "rope-disagrees"),
     "untied head missing": (weights(lambda arrays: arrays.pop("lm_head.weight")), "head-missing"),
     "head that is ignored": (tied_to_another, "head-ignored"),
@@ -449,11 +465,19 @@ def test_a_chat_model_without_a_template_is_found(sound: Path, tmp_path: Path) -
         assert [each.code for each in section.findings] == codes
 
 
-def test_every_finding_says_what_it_means(sound: Path, tmp_path: Path) -> None:
+def test_findings_say_what_they_mean_and_what_helps(sound: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(sound, folder)
     edit(folder, "config.json", bos_token_id=65, eos_token_id=END, vocab_size=SIZE + len(MARKS))
     cut_off(folder)
     found = found_in(report_on(folder, architecture="llama"))
     assert len(found) >= 2
-    assert all(each.meaning and each.command for each in found)
+    assert all(each.meaning and each.advice for each in found)
+    # Nothing says which repository has the publisher's files.
+    assert {each.command for each in found} == {""}
+    edit(folder, "config.json", _name_or_path="org/model")
+    found = found_in(report_on(folder, architecture="llama"))
+    assert {each.command for each in found} == {
+        "pippin pull org/model",
+        f"hf download org/model tokenizer.json tokenizer_config.json --local-dir {folder}",
+    }

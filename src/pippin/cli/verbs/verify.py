@@ -5,10 +5,10 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from html import escape
+from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -22,7 +22,7 @@ from pippin.config.verified import keep
 from pippin.core.decoding import json_decoder
 from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
-from pippin.core.verification import SECTIONS, Report, Section, Step, Verification, VerificationFailed
+from pippin.core.verification import SECTIONS, Report, Step, Verification, VerificationFailed
 
 
 @verb(
@@ -122,13 +122,6 @@ def _evaluate(parsed: Namespace, report: Report) -> int:
         return subprocess.run([*command, "--tasks", parsed.lm_eval], env=variables, check=False).returncode
 
 
-STYLE: Final = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}"
-    "table{border-collapse:collapse}th,td{text-align:left;padding:.1rem 1rem .1rem 0;font-weight:400}"
-    "td{font-weight:600}li{margin:.5rem 0}.fault b{color:#c0392b}.warning b{color:#b9770e}code{font-size:.9em}"
-)
-
-
 def as_text(report: Report) -> str:
     """The report with a line for each finding, and one for what it means and what helps."""
     lines = []
@@ -138,9 +131,9 @@ def as_text(report: Report) -> str:
         lines.append(f"{section.name:<10}{told}")
         for finding in section.findings:
             lines.append(f"  {finding.severity:<8}{finding.text}")
-            helps = f"What helps: {finding.command}" if finding.command else ""
-            if advice := f"{finding.meaning} {helps}".strip():
-                lines.append(f"{'':<10}{advice}")
+            helps = ": ".join(filter(None, ("What helps", finding.advice, finding.command)))
+            if finding.meaning:
+                lines.append(f"{'':<10}{finding.meaning} {helps if finding.advice else ''}".rstrip())
     return "\n".join([*lines, f"{report.model}: {report.verdict}"])
 
 
@@ -150,26 +143,9 @@ def _shown(value: Any) -> str:
 
 def as_page(report: Report) -> str:
     """The report as one HTML file that fetches nothing. Folders are left out."""
+    import jinja2
+
+    page = resources.files("pippin.cli").joinpath("report.html.jinja").read_text("utf-8")
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.at))
-    parts = "".join(map(_part, report.sections))
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(report.model)}: {report.verdict}</title>'
-        f"<style>{STYLE}</style><h1>{escape(report.model)}</h1><p><b>{report.verdict}</b></p>"
-        f"<p>Pippin {__version__}, {when}</p>{parts}</html>\n"
-    )
-
-
-def _part(section: Section) -> str:
-    left_out = f"<p>Left out: {escape(section.left_out)}</p>" if section.left_out else ""
-    rows = "".join(
-        f"<tr><th>{escape(name)}</th><td>{escape(_shown(value))}</td></tr>"
-        for name, value in section.figures.items()
-    )
-    items = "".join(
-        f'<li class="{each.severity}"><b>{each.severity}</b> {escape(each.text)}<br>{escape(each.meaning)}'
-        + (f" <code>{escape(each.command)}</code>" if each.command else "")
-        + "</li>"
-        for each in section.findings
-    )
-    items = items or ("" if left_out else "<li>Nothing was found.</li>")
-    return f"<h2>{section.name}</h2>{left_out}<table>{rows}</table><ul>{items}</ul>"
+    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(page)
+    return template.render(report=report, shown=_shown, version=__version__, when=when)

@@ -13,7 +13,7 @@ from transformers import CONFIG_MAPPING, PretrainedConfig
 from pippin.core.decoding import from_json
 from pippin.core.published import find_text, object_in, table
 from pippin.core.verification import Finding
-from pippin.engines.language.configuration import fields_of
+from pippin.engines.language.configuration import BASES, fields_of
 from pippin.engines.language.upstream.library import get_classes
 from pippin.engines.language.upstream.stored import TIED
 from pippin.engines.verify.findings import finding
@@ -30,6 +30,7 @@ COMPUTES: Final = frozenset(
 ROWS_MORE: Final = {"mllama": 8}
 """Rows of an embedding beyond the vocabulary, by architecture: tokens of pictures, which are never drawn."""
 ALIKE: Final = 0.9  # of two names, by difflib, of which one may be the other misspelt
+PARTIAL: Final = "partial_rotary_factor"
 BYTES: Final = ("I8", "F8_E4M3", "F8_E5M2")
 SCALES: Final = ("_scale", "_scale_inv", "_scales")
 
@@ -89,14 +90,19 @@ def _shards(folder: Folder) -> Iterator[Finding]:
 def _rope(folder: Folder) -> Iterator[Finding]:
     config = folder.text
     new, old = table(config.get("rope_parameters")), table(config.get("rope_scaling"))
-    new = table(new.get("full_attention")) or new
-    pairs = {
-        "rope_theta": (config.get("rope_theta"), new.get("rope_theta")),
-        "factor": (old.get("factor"), new.get("factor")),
-        "rope_type": (old.get("rope_type", old.get("type")), new.get("rope_type", new.get("type"))),
-        "type": (old.get("type"), old.get("rope_type")),
-    }
-    for name, (one, other) in pairs.items():
+    old_type = old.get("rope_type", old.get("type"))
+    pairs = [("type", old.get("type"), old.get("rope_type"))]
+    for kind, own in {"full_attention": new, **new}.items():
+        settings = table(own)
+        pairs += [(name, config.get(name), settings.get("rope_theta")) for name in BASES.get(kind, ())]
+        # The older spelling scales layers that see the whole text.
+        if kind in ("full_attention", "main"):
+            pairs += [
+                ("factor", old.get("factor"), settings.get("factor")),
+                ("rope_type", old_type, settings.get("rope_type", settings.get("type"))),
+                (PARTIAL, config.get(PARTIAL), settings.get(PARTIAL)),
+            ]
+    for name, one, other in pairs:
         if one is not None and other is not None and one != other:
             yield finding("rope-disagrees", field=name, one=one, other=other)
 

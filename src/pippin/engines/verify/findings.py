@@ -1,17 +1,28 @@
 """What a report says of each finding."""
 
+import re
+import shlex
+from contextlib import suppress
 from functools import cache
 from importlib import resources
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import yaml
+from msgspec.structs import replace
 
+from pippin.core.published import find_text, name_of
 from pippin.core.verification import Finding, Severity
+from pippin.engines.verify.folder import Folder
+
+REPOSITORY: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+BASE: Final = re.compile(rf"^base_model:\s*(?:- )?[\"']?({REPOSITORY.pattern})[\"']?\s*$", re.MULTILINE)
+"""Where a model's page names the model that it was made of."""
 
 
 @cache
 def known() -> dict[str, dict[str, Any]]:
-    """The findings by their codes: `severity`, `text`, and where there is more to say `meaning` and `command`."""
+    """The findings by their codes: `severity`, `text`, and where there is more to say `meaning` and `help`."""
     found: dict[str, dict[str, Any]] = yaml.safe_load(data("findings.yaml"))
     return found
 
@@ -32,5 +43,37 @@ def finding(code: str, severity: Severity | None = None, **facts: Any) -> Findin
         severity=severity or told["severity"],
         text=told["text"].format(**written),
         meaning=told.get("meaning", ""),
-        command=told.get("command", ""),
     )
+
+
+def helped(found: Finding, names: dict[str, str]) -> Finding:
+    """A finding with what helps. A command that has a name which is not among `names` is left out."""
+    told = {"advice": "", "command": "", **known()[found.code].get("help", {})}
+    with suppress(KeyError):
+        return replace(found, advice=told["advice"], command=told["command"].format_map(names))
+    return replace(found, advice=told["advice"])
+
+
+def names_of(folder: Folder, against: Path | None) -> dict[str, str]:
+    """The names that commands have, quoted for a shell: `model`, `folder`, and where they are known `repository`, which
+    has the model, `publisher`, which has its original files, `source`, from which mlx-lm converts it, and `uncompared`,
+    an original that it was not compared with."""
+    own, other = (name_of(each) if each else "" for each in (folder.path, against))
+    readme = BASE.search(find_text(folder.path / "README.md") or "")
+    said = (folder.config.get("_name_or_path"), readme and readme[1])
+    # A model that was trained further is named after itself, and a conversion after its original.
+    called = own.rpartition("/")[2].casefold()
+    bases = [each for each in said if isinstance(each, str) and REPOSITORY.fullmatch(each) and each != own]
+    base = next((each for each in bases if called.startswith(each.partition("/")[2].casefold())), "")
+    own, other = (each if "/" in each else "" for each in (own, other))
+    compared = str(against or "")
+    media = {"vision_config", "audio_config"} & folder.config.keys()
+    names = {
+        "model": own or str(folder.path),
+        "folder": str(folder.path),
+        "repository": own or base or other,
+        "publisher": other or base or own,
+        "source": "" if media else compared or base,
+        "uncompared": "" if compared else base,
+    }
+    return {name: shlex.quote(value) for name, value in names.items() if value}

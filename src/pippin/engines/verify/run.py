@@ -32,7 +32,7 @@ from pippin.engines.verify import (
     weights,
 )
 from pippin.engines.verify.asking import Served
-from pippin.engines.verify.findings import finding
+from pippin.engines.verify.findings import finding, helped, names_of
 from pippin.engines.verify.folder import Folder
 
 Tell = Callable[[Step], None]
@@ -42,7 +42,6 @@ Others = tuple[tools.Counts | None, questions.Answers | None]
 """What was measured of the model to compare with."""
 KINDS: Final = dict.fromkeys(("tokens", "numbers"), ("language", "embeddings", "reranking"))
 """Of which kinds of models a section is, where not of language models alone."""
-LEFT_OUT: Final = "the model has no chat template"
 CHATS: Final = re.compile(r"instruct|chat|(?:^|[-_])(?:it|sft|dpo|rlhf)(?:[-_]|$)", re.IGNORECASE)
 TEXT_ONLY: Final = "the model is served for text only: "
 """How the load of a model begins its warning that it takes no media."""
@@ -84,6 +83,7 @@ class Verifier:
         self._counts, self._answers = other
         self._kind = spec.info.kind
         self._folder = Folder.read(Path(spec.info.path or ""))
+        self._names = names_of(self._folder, self._against)
         self._unseen: list[str] = []  # why a model that has encoders of media is served without them
 
     def section(self, name: SectionName) -> Section:
@@ -92,26 +92,40 @@ class Verifier:
         if name != "files" and self._kind not in KINDS.get(name, ("language",)):
             return Section(name=name, left_out=f"the model is of the kind {self._kind}")
         began = time.monotonic()
+        figures: dict[str, Any] = {}
+        found: Iterable[Finding] = ()
+        left_out = ""
         try:
-            if name in ("template", "tools") and not open_preparer(self._spec).info.capabilities.chat:
-                chats = name == "template" and CHATS.search(self._spec.info.id) is not None
-                missing = (finding("template-missing"),) * chats
-                return Section(name=name, left_out=LEFT_OUT, findings=missing)
-            if name == "tools" and not self._written.converter.traits.tools:
-                return Section(name=name, left_out="the chat template offers no tools")
-            scored = self._kind == "language" and name in ("numbers", "questions")
-            if scored and not self._served.scores:
-                return Section(name=name, left_out="the model's library tells no log probabilities")
-            if name == "questions" and not self._served.branches:
-                return Section(name=name, left_out="the caches of the model can't branch")
-            findings, figures = getattr(self, f"_{name}")()
-            section = Section(name=name, findings=tuple(findings), figures=figures)
+            left_out = self._left_out(name)
+            if not left_out:
+                found, figures = getattr(self, f"_{name}")()
+                found = tuple(found)
+            elif name == "template" and CHATS.search(self._spec.info.id):
+                found = [finding("template-missing")]
         except ServerError as error:
-            section = Section(name=name, findings=(finding("unusable", reason=error.report.message),))
+            found = [finding("unusable", reason=error.report.message)]
         except Exception as error:  # files may hold anything
-            told = finding("ended-early", reason=f"{type(error).__name__}: {error}")
-            section = Section(name=name, findings=(told,))
-        return replace(section, seconds=round(time.monotonic() - began, 1))
+            found = [finding("ended-early", reason=f"{type(error).__name__}: {error}")]
+        return Section(
+            name=name,
+            findings=tuple(helped(each, self._names) for each in found),
+            figures=figures,
+            left_out=left_out,
+            seconds=round(time.monotonic() - began, 1),
+        )
+
+    def _left_out(self, name: SectionName) -> str:
+        """Why a section is not checked; empty for one that is."""
+        if name in ("template", "tools") and not open_preparer(self._spec).info.capabilities.chat:
+            return "the model has no chat template"
+        if name == "tools" and not self._written.converter.traits.tools:
+            return "the chat template offers no tools"
+        scored = self._kind == "language" and name in ("numbers", "questions")
+        if scored and not self._served.scores:
+            return "the model's library tells no log probabilities"
+        if name == "questions" and not self._served.branches:
+            return "the caches of the model can't branch"
+        return ""
 
     def _files(self) -> Found:
         found = [*files.check(self._folder, self._kind)]

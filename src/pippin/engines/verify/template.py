@@ -23,6 +23,8 @@ from pippin.output.tool_format import History
 
 USUAL: Final = ("one turn", "system", "three turns", "call and result")
 MARK: Final = re.compile(r"<\|[^<>|\s]{1,40}\|>|<[a-z]+_of_[a-z]+>")
+SPEAKER: Final = re.compile(r"\A[\0\s]*[^\0\s]*")
+"""The speaker's name with what stands before it, in a text whose marks are replaced by NUL."""
 THINKS: Final = re.compile(r"</?(?:[a-z]+[:_])?(?:think|thinking|thoughts?|reasoning)>|\[/?THINK\]")
 SWITCH: Final = re.compile(r"(?<![.\w])enable_thinking(?!\s*=[^=])")
 """The variable that turns thoughts off, and not a template's own of this name."""
@@ -140,7 +142,9 @@ def _answers(written: Written) -> Iterator[Finding]:
     if before.startswith(asked) and prompt.startswith(asked):
         own, before = (THINKS.sub("", text.removeprefix(asked)).strip() for text in (prompt, before))
         # The first mark and word are the speaker's; thoughts may follow in one of them alone.
-        first, second = ((MARK.findall(text)[:1], MARK.sub(" ", text).split()[:1]) for text in (own, before))
+        first, second = (
+            (MARK.findall(text)[:1], SPEAKER.findall(MARK.sub("\0", text))) for text in (own, before)
+        )
         # Some prompts begin the answer's thoughts in words, which history leaves out.
         if first != second and not (before and own.startswith(before)):
             yield finding("answer-begins", own=own, before=before)

@@ -130,9 +130,11 @@ def _ends(folder: Folder, tokenizer: Tokenizer, turn_end: str) -> Iterator[Findi
     never = tokenizer.asked.biases(tokenizer.size, ())
     if ends and all(never.get(id_, 0.0) <= LEAST for id_ in ends):
         yield finding("eos-never", ids=sorted(ends))
-    if generation and others and not generation & others:
-        yield finding("eos-disagree", own=sorted(generation), others=sorted(others))
     written = tokenizer.encode(turn_end) if turn_end else []
+    # Of several ends, the one that the template writes is met.
+    met = others & {*written[:1]} or others
+    if generation and met and not generation & met:
+        yield finding("eos-disagree", own=sorted(generation), others=sorted(others))
     if written and written[0] not in ends:
         single = tokenizer.single(turn_end) is not None
         yield finding("turn-end", None if single else "fault", end=turn_end, ends=sorted(ends))

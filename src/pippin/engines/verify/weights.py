@@ -53,6 +53,9 @@ def check(folder: Folder, progress: Callable[[int, int], None]) -> Iterator[Find
     broken = [name for name, look in looks.items() if not look.finite]
     # Norms of some models are trained from zero; not where those of other layers are not.
     kept = {kind_of(name) for name, look in looks.items() if not look.zero}
+    norms = {name: look for name, look in looks.items() if "norm" in name}
+    if not any(look.zero for name, look in norms.items() if LAYER.match(name)):
+        kept |= norms.keys()
     blank = [
         name
         for name, look in looks.items()

@@ -98,8 +98,8 @@ function verified({ id, verification }) {
 /** The last report: what was found, what it means, what helps. */
 async function showReport(id) {
   const { verification } = await askJson(`/v1/models/${encodeURIComponent(id)}`);
-  const found = verification.findings.map(({ severity, text, meaning, command }) =>
-    element("li", { class: severity === "fault" ? "error" : null }, `${severity}: ${text} ${meaning ?? ""}`, command ? element("code", {}, command) : null),
+  const found = verification.findings.map(({ severity, text, meaning, advice, command }) =>
+    element("li", { class: severity === "fault" ? "error" : null }, `${severity}: ${text} ${meaning ?? ""}`, advice ? element("i", {}, ` ${advice} `) : null, command ? element("code", {}, command) : null),
   );
   const when = new Date(verification.at * 1000).toLocaleString();
   await told(`${id}: ${verification.verdict}`, element("div", {}, element("p", { class: "quiet" }, `Verified ${when}.`), element("ul", { class: "findings" }, ...found)));
