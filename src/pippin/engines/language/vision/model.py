@@ -29,15 +29,20 @@ SECONDS = "second_per_grid_ts"
 """How many seconds a step of a film's grid lasts, for a model whose positions count time."""
 
 
+class OtherTokensError(ValueError):
+    """Media replace other tokens than those of the trial at load; the message tells which."""
+
+
 def refusal(modality: str, error: Exception) -> ServerError:
     """The refusal of a medium that the model's processor accepted and the model itself rejects. Raises the error itself
     where the device failed, for which the medium is not to blame."""
     if is_of_device(error):
         raise error
-    log.warning("a model can't take this %s: %s: %s", modality, type(error).__name__, error)
+    why = f"{error}" if isinstance(error, OtherTokensError) else "its code fails on it"
+    log.warning("A model can't take this %s: %s: %s", modality, type(error).__name__, error)
     return ServerError(
         "invalid_request",
-        f"The model can't take this {modality}: its code fails on it. Send one of another size or length.",
+        f"The model can't take this {modality}: {why}. Send one of another size or length.",
         "messages",
     )
 
@@ -221,12 +226,12 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         have.
         """
         if len(found) != len(prompt):
-            raise ValueError(f"it makes {len(found)} embeddings of {len(prompt)} tokens")
+            raise OtherTokensError(f"it makes {len(found)} embeddings of {len(prompt)} tokens")
         plain = self.inner.get_input_embeddings(mx.array([prompt]), None).inputs_embeds[0]
         text = mx.array(sorted(set(range(len(prompt))).difference(placeholders)))
         difference = mx.abs(found[text] - plain[text]).max()
         if difference > SAME_TEXT * mx.abs(plain[text]).max():
-            raise ValueError("its features replace tokens that no other picture has")
+            raise OtherTokensError("its features replace tokens that no other picture has")
 
     def assemble(
         self,
