@@ -206,6 +206,17 @@ def test_running_streams_go_on_while_labels_are_scored(tmp_path: Path) -> None:
     assert isinstance(found["stream"][-1], Finished)
 
 
+def test_chunks_may_end_before_the_first_scored_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside running streams a step may have so little time that no token of an answer is reached."""
+    preparer, engine = opened(tiny_model("llama", tmp_path / "model"))
+    expected = scored(run(engine, job_of(preparer, asked(*DECISIONS)))["one"]).logprobs
+    monkeypatch.setattr(engine.scheduler, "chunk", lambda **_: 2)
+    found = scored(run(engine, job_of(preparer, asked(*DECISIONS), "small"))["small"]).logprobs
+    assert sum(found, ()) == pytest.approx(sum(expected, ()), abs=1e-4)
+
+
 def test_a_cancelled_decision_leaves_nothing_behind(tmp_path: Path) -> None:
     preparer, engine = opened(tiny_model("llama", tmp_path / "model"))
     engine.submit(job_of(preparer, asked(*DECISIONS)))

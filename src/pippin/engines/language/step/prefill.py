@@ -327,8 +327,9 @@ class Prefill:
         # By one index at a time, which a GPU has compiled for draws.
         at = [row * width + column for row, column in zip(rows, columns, strict=True)]
         named = [place * logits.shape[-1] + score.token for place, score in zip(at, scores, strict=True)]
-        norms = mx.logsumexp(logits, axis=-1).reshape(-1)[mx.array(at)]
-        found = logits.reshape(-1)[mx.array(named)] - norms
+        # A type for each: chunks may end before the first token that is scored, and an empty list is one of floats.
+        norms = mx.logsumexp(logits, axis=-1).reshape(-1)[mx.array(at, mx.int32)]
+        found = logits.reshape(-1)[mx.array(named, mx.int32)] - norms
         mx.eval(found, [arrays_of(cache) for cache in caches])
         prompt.scoring.add(scores, np.array(found).tolist())
         count = sum(map(len, tokens))
