@@ -372,6 +372,10 @@ static void pack(const pk_matrix *matrix, const float *x, int64_t from, int64_t 
     pack_one(matrix, x, from, to, width, (int)(token % width), 1, 1, panel);
 }
 
+#if PRODUCTS == PK_MADD
+#include "int8_words.inl"
+#endif
+
 static void multiply_by(const kernel *kernels, const int digits, const pk_tile *tile, int64_t first, int64_t last)
 {
     const pk_matrix *matrix = tile->matrix;
@@ -484,9 +488,9 @@ static void multiply_exactly(const pk_tile *tile, int64_t first, int64_t last)
 #endif
 }
 
-/* Measured against float32. Fields that cross words take longer to bring into bytes than they save; so do the many instructions
- * for 8 bits by AVX2. Without DEEP sums, float32 is quicker for more than four vectors, whose weights it makes once for all of
- * them; than vectors across it is for more than 40, which share out its greater cost of unpacking. */
+/* Measured against float32. Fields that cross words take longer to bring into bytes than they save; 8 bits by AVX2 have words.
+ * Without DEEP sums, float32 is quicker for more than four vectors, whose weights it makes once for all of them; than vectors
+ * across it is for more than 40, which share out its greater cost of unpacking. */
 static int exact_pays(int bits, int64_t tokens)
 {
     if (bits & (bits - 1))

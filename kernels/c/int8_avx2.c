@@ -9,7 +9,8 @@
 
 const pk_int8 *pk_int8_avx2(void)
 {
-    static const pk_int8 exact = {.name = "avx2", EXACT_FUNCTIONS};
+    static const pk_int8 words = {.name = "avx2", WORD_FUNCTIONS};
+    static const pk_int8 exact = {.name = "avx2", .words = &words, EXACT_FUNCTIONS};
     static const pk_int8 set = {.name = "avx2", .exact = &exact, INT8_FUNCTIONS};
     return pk_isa_avx2() != NULL ? &set : NULL;
 }

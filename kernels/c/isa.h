@@ -71,6 +71,7 @@ enum { PK_QUANTISED = 32 };
 typedef struct pk_int8 {
     const char *name;
     const struct pk_int8 *exact; /* the same with vectors of 23 bits, or NULL */
+    const struct pk_int8 *words; /* what the exact one has for weights of 8 bits alone, or NULL */
     int (*pays)(int bits, int64_t tokens); /* for so many vectors, with weights of so many bits */
     int (*width)(int64_t tokens);
     int64_t (*size)(int64_t columns, int64_t tokens); /* of the panels of so many vectors, in floats */

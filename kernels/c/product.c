@@ -204,6 +204,8 @@ const pk_int8 *pk_int8_for(const pk_context *context, const pk_matrix *matrix, i
     /* As bytes the numbers of fp4 have an offset, which float32 does not hold for the largest of their scales. */
     if (set == NULL)
         set = is_affine(matrix) ? context->exact : NULL;
+    if (set != NULL && set->words != NULL && matrix->bits == 8)
+        set = set->words;
     return set != NULL && set->pays(matrix->bits, tokens) ? set : NULL;
 }
 
