@@ -3,6 +3,7 @@
 import contextlib
 import json
 import random
+import re
 import time
 from typing import Any
 
@@ -38,7 +39,7 @@ class Walker:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.end = min(tokenizer.eos)
+        self.ends = sorted(tokenizer.eos)
         raws = [tokenizer.raw(token) for token in range(tokenizer.size)]
         self.quotes = np.array([raw[:1] == b'"' for raw in raws])
         self.hasty = np.array([raw in (b"}", b"]", b"@", b".", b":", b"/", b"y", b"z", b"0") for raw in raws])
@@ -51,7 +52,8 @@ class Walker:
             grammar.fill(matcher, row)
             allowed = np.unpackbits(row.view(np.uint8), bitorder="little").astype(bool)[: self.tokenizer.size]
             assert allowed.any(), f"nothing is allowed after {out!r}"
-            if allowed[self.end] and (step > patience or chance.random() < 0.3 or allowed.sum() == 1):
+            ends = allowed[self.ends]
+            if ends.any() and (step > patience or chance.random() < 0.3 or ends.sum() == allowed.sum()):
                 return out.decode()
             token = self._pick(allowed, chance, hurry=step > patience)
             assert matcher.consume_token(token), (out, token, matcher.get_error())
@@ -62,7 +64,7 @@ class Walker:
 
     def _pick(self, allowed: np.ndarray, chance: random.Random, *, hurry: bool) -> int:
         allowed = allowed.copy()
-        allowed[self.end] = False
+        allowed[self.ends] = False
         for better in (self.quotes, self.hasty) if hurry else (self.content,):
             if (better & allowed).any() and chance.random() < 0.85:
                 allowed &= better
@@ -72,7 +74,8 @@ class Walker:
 
 def check(schema: Any, text: str) -> None:
     validator = jsonschema.Draft202012Validator
-    value = json.loads(text)
+    # RFC 3339 has a year 0, which Python's dates lack.
+    value = json.loads(re.sub(r'"0000-', '"0004-', text))
     validator(schema, format_checker=validator.FORMAT_CHECKER).validate(value)
 
 
