@@ -6,6 +6,7 @@ Paths, fields and answers are those of Ollama's API reference, https://docs.olla
 import asyncio
 import hashlib
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -263,21 +264,14 @@ async def pulled(ensure: Any, name: str) -> AsyncIterator[bytes]:
     def line(**fields: Any) -> bytes:
         return msgspec.json.encode(fields) + b"\n"
 
-    reached: tuple[int, int, str] | None = None
-
-    def tell(done: int, total: int, what: str) -> None:
-        nonlocal reached
-        reached = (done, total, what)
-
+    reached: deque[tuple[int, int, str]] = deque(maxlen=1)  # and not told yet
     yield line(status="pulling manifest")
-    download = asyncio.ensure_future(ensure(name, tell))
-    told = None
+    download = asyncio.ensure_future(ensure(name, lambda *step: reached.append(step)))
     try:
         while not download.done():
             await asyncio.wait([download], timeout=PULL_PAUSE)
-            if reached is not None and reached != told:
-                told = reached
-                done, total, what = reached
+            if reached:
+                done, total, what = reached.pop()
                 yield line(
                     status=f"pulling {what}", digest=f"sha256:{_digest(what)}", total=total, completed=done
                 )

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, TypedDict
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from pippin.api.dialects.base import RunInfo
 from pippin.api.dialects.shared.engine_fields import EngineFields, MostTokens, Name
 from pippin.api.dialects.shared.fields import Body, Contract, about, names_of, unsupported, without_effect
 from pippin.api.dialects.shared.frames import DONE
@@ -347,11 +348,15 @@ class ChunkEncoder:
     """
 
     def __init__(
-        self, object: str, about: AnswerHead, stream: StreamShape, *, requests: int, choices: int
+        self, object: str, id: str, run: RunInfo, stream: StreamShape, *, requests: int, choices: int
     ) -> None:
-        """`object` is the name of a chunk, and `choices` the number of choices over all requests."""
+        """`object` is the name of a chunk, `id` that of the answer, and `choices` the number of choices over all
+        requests."""
+        self._about = AnswerHead(
+            id=id, created=run.created, model=run.model, system_fingerprint=run.fingerprint
+        )
         self._stream = stream
-        head = {"id": about["id"], "object": object} | about
+        head = {"id": id, "object": object} | self._about
         self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
         # With include_usage, every chunk but the last has `"usage":null`.
         self._tail = b'],"usage":null}\n\n' if stream.usage else b"]}\n\n"
