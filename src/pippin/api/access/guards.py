@@ -24,7 +24,7 @@ from starlette.websockets import WebSocket
 from pippin.api.access.errors import INTERNAL, Errors
 from pippin.api.access.exchange import GOOGLE_KEY, Exchange, exchange_of
 from pippin.api.access.keys import Allowance, Key, Keyring
-from pippin.api.dialects.registry import unversioned
+from pippin.api.dialects.registry import VERSION, unversioned
 from pippin.api.http.body import check_json
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import SHUTTING_DOWN, ServerError, trace_of
@@ -244,8 +244,8 @@ def is_management(path: str, method: str) -> bool:
 
 
 def is_within(path: str, prefix: str) -> bool:
-    """Whether an address is `prefix` (without /v1) or below it."""
-    return f"{unversioned(path)}/".startswith(f"{prefix}/")
+    """Whether an address is `prefix` or below it, with or without the version."""
+    return f"{path}/".startswith((f"{prefix}/", f"{VERSION}{prefix}/"))
 
 
 def host_name(host: str) -> str:
