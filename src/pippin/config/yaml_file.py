@@ -11,6 +11,7 @@ from pippin.config.options.declaration import options
 from pippin.config.options.start import Compat
 from pippin.config.settings import Given, GivenModel, Note, Origin, Reading
 from pippin.config.values import convert
+from pippin.core.decoding import inside
 
 ENTRY_ALIASES = {"model": "path", "served_model_name": "name", "model_kind": "kind"}
 ENTRY_OPTIONS = {
@@ -58,12 +59,8 @@ def _is_larger(document: Any, most: int) -> bool:
     """
     waiting, count = [document], 0
     while waiting and count <= most:
-        value = waiting.pop()
+        waiting.extend(inside(waiting.pop()))
         count += 1
-        if isinstance(value, dict):
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
     return count > most
 
 

@@ -20,7 +20,7 @@ from pippin.api.dialects.shared.body_types import (
     without_nulls,
 )
 from pippin.core import decoding
-from pippin.core.decoding import from_json
+from pippin.core.decoding import from_json, inside
 from pippin.core.errors import FieldName, ServerError
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -356,13 +356,5 @@ def check_depth(value: Any, param: str) -> None:
 def _levels_inside(value: Any) -> Iterator[list[Any]]:
     """The values inside a value, level by level."""
     level = [value]
-    while level:
-        following: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                following.extend(item.values())
-            elif isinstance(item, list):
-                following.extend(item)
-        if following:
-            yield following
-        level = following
+    while level := [inner for item in level for inner in inside(item)]:
+        yield level
