@@ -11,7 +11,6 @@ from pippin.config.options.declaration import options
 from pippin.config.options.start import Compat
 from pippin.config.settings import Given, GivenModel, Note, Origin, Reading
 from pippin.config.values import convert
-from pippin.core.decoding import inside
 
 ENTRY_ALIASES = {"model": "path", "served_model_name": "name", "model_kind": "kind"}
 ENTRY_OPTIONS = {
@@ -59,8 +58,12 @@ def _is_larger(document: Any, most: int) -> bool:
     """
     waiting, count = [document], 0
     while waiting and count <= most:
-        waiting.extend(inside(waiting.pop()))
+        value = waiting.pop()
         count += 1
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
     return count > most
 
 

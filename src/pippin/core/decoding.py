@@ -7,7 +7,6 @@ type.
 """
 
 import threading
-from collections.abc import Iterable
 from functools import cache
 from typing import Any, Final, TypeVar, cast, overload
 
@@ -52,11 +51,6 @@ def convert(value: Any, type: type[Value], *, strict: bool = True) -> Value:
     return cast(
         Value, msgspec.convert(value, type=known(cast(Any, type)), strict=strict, from_attributes=True)
     )
-
-
-def inside(value: Any) -> Iterable[Any]:
-    """The values right inside an object or a list of JSON; none inside any other value."""
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 @cache

@@ -17,7 +17,6 @@ import msgspec
 from msgspec import structs
 
 from pippin.core.conversation import WEB_SEARCH, FoundPage, Inline, Toolset, WebSearch
-from pippin.core.decoding import inside
 from pippin.core.errors import ServerError
 from pippin.mcp.connection import CallResult, RemoteTool
 from pippin.mcp.tools import OfferedTool, ToolServers
@@ -141,9 +140,10 @@ def pages_in(answer: str) -> list[FoundPage]:
 
 
 def _entries(value: Any, depth: int) -> list[dict[str, Any]]:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if isinstance(value, list) and (found := [each for each in value if _first(each, ADDRESSES)]):
         return found
-    return next((found for each in inside(value) if depth and (found := _entries(each, depth - 1))), [])
+    return next((found for each in inner if depth and (found := _entries(each, depth - 1))), [])
 
 
 def _first(entry: Any, names: tuple[str, ...]) -> str:

@@ -115,8 +115,10 @@ class ChatEncoder(shared.ChunkEncoder, Encoder):
     """See `Encoder`."""
 
     def __init__(self, shape: ChatShape, run: RunInfo) -> None:
-        answer = ID_PREFIX + run.id
-        super().__init__("chat.completion.chunk", answer, run, shape.stream, requests=1, choices=shape.n)
+        self._about = shared.AnswerHead(
+            id=ID_PREFIX + run.id, created=run.created, model=run.model, system_fingerprint=run.fingerprint
+        )
+        super().__init__("chat.completion.chunk", self._about, shape.stream, requests=1, choices=shape.n)
         self._shape = shape
         self._openings = [
             self._head + b'{"index":%d,"delta":{' % choice + b'"content":' for choice in range(shape.n)

@@ -20,7 +20,7 @@ from pippin.api.dialects.shared.body_types import (
     without_nulls,
 )
 from pippin.core import decoding
-from pippin.core.decoding import from_json, inside
+from pippin.core.decoding import from_json
 from pippin.core.errors import FieldName, ServerError
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -356,5 +356,9 @@ def check_depth(value: Any, param: str) -> None:
 def _levels_inside(value: Any) -> Iterator[list[Any]]:
     """The values inside a value, level by level."""
     level = [value]
-    while level := [inner for item in level for inner in inside(item)]:
+    while level := [
+        inner
+        for item in level
+        for inner in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
+    ]:
         yield level

@@ -8,7 +8,6 @@ from typing import Annotated, Final, Literal, TypedDict
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from pippin.api.dialects.base import RunInfo
 from pippin.api.dialects.shared.engine_fields import EngineFields, MostTokens, Name
 from pippin.api.dialects.shared.fields import Body, Contract, about, names_of, unsupported, without_effect
 from pippin.api.dialects.shared.frames import DONE
@@ -348,15 +347,11 @@ class ChunkEncoder:
     """
 
     def __init__(
-        self, object: str, id: str, run: RunInfo, stream: StreamShape, *, requests: int, choices: int
+        self, object: str, about: AnswerHead, stream: StreamShape, *, requests: int, choices: int
     ) -> None:
-        """`object` is the name of a chunk, `id` that of the answer, and `choices` the number of choices over all
-        requests."""
-        self._about = AnswerHead(
-            id=id, created=run.created, model=run.model, system_fingerprint=run.fingerprint
-        )
+        """`object` is the name of a chunk, and `choices` the number of choices over all requests."""
         self._stream = stream
-        head = {"id": id, "object": object} | self._about
+        head = {"id": about["id"], "object": object} | about
         self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
         # With include_usage, every chunk but the last has `"usage":null`.
         self._tail = b'],"usage":null}\n\n' if stream.usage else b"]}\n\n"

@@ -7,7 +7,7 @@ its group lets it be computed, `leave` ends it, whatever was moved in between.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from operator import methodcaller
 from typing import Any
 
@@ -56,7 +56,9 @@ class BatchedGroup:
         self._taken: dict[int, Slot] = {}
         self._reserved: dict[int, Slot] = {}
         self._sparse = 0  # steps since a quarter of the computed slots are holes
-        self.pieces = Pieces(price(shape.layout.kinds, shape.launch_bytes))
+        self.pieces = (
+            None if shape.launch_bytes is None else Pieces(price(shape.layout.kinds, shape.launch_bytes))
+        )
         self._excess = 0  # keys that steps have read because sequences lie in no order
         self._reset()
 
@@ -88,9 +90,9 @@ class BatchedGroup:
             given["states"] = states
         if count > 1:
             tokens = without_padding(self.model, tokens)
-        with self.pieces.used(table):
+        with nullcontext() if self.pieces is None else self.pieces.used(table):
             logits: mx.array = self.model(tokens, cache=self._for_model, **given)
-        self._excess += self.pieces.excess
+        self._excess += 0 if self.pieces is None else self.pieces.excess
         table.advance(self._taken)
         return logits
 

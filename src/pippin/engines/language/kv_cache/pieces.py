@@ -23,11 +23,11 @@ LAUNCHES = 7
 it, 7 µs (measured), which is as long as two."""
 
 
-def price(kinds: Sequence[CacheKind], launch_bytes: int | None) -> int | None:
+def price(kinds: Sequence[CacheKind], launch_bytes: int) -> int | None:
     """The keys of a layer that take as long to read as one more piece; None where there is no use for pieces.
     `launch_bytes`: as in `DevicePlan`."""
     own = [kind.slot_bytes(1, 0) for kind in kinds if isinstance(kind, AttentionKind)]
-    return None if launch_bytes is None or not own else LAUNCHES * launch_bytes * len(own) // sum(own)
+    return None if not own else LAUNCHES * launch_bytes * len(own) // sum(own)
 
 
 def cheapest(lengths: Sequence[int], price: int) -> tuple[int, list[tuple[int, int]]]:
