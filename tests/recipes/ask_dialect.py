@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
-from pippin.api.dialects.shared.fields import Contract, invalid
+from pippin.api.dialects.shared.fields import Contract, about, invalid
 from pippin.api.dialects.shared.frames import event_frame
 from pippin.core.completion import Completion
 from pippin.core.conversation import Message, Text
@@ -19,9 +19,9 @@ ID_PREFIX = "ask-"
 
 
 class Question(Struct, kw_only=True):
-    question: Annotated[str, Meta(description="What is asked.")]
-    model: Annotated[str, Meta(description="Who answers.")] = "default"
-    stream: Annotated[bool, Meta(description="Send the reply line by line.")] = False
+    question: Annotated[str, about("What is asked.")]
+    model: Annotated[str, about("Who answers.")] = "default"
+    stream: Annotated[bool, about("Send the reply line by line.")] = False
 
 
 class Reply(Struct, kw_only=True):

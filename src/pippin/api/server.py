@@ -12,7 +12,7 @@ from typing import Final
 
 from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.app import create_app, open_api
-from pippin.api.http.protocol import InTurn, Turns, accept_queue
+from pippin.api.http.protocol import InTurn, accept_queue
 from pippin.api.http.serving import Uvicorn
 from pippin.api.telemetry.ledger import FILE
 from pippin.config import environment
@@ -36,7 +36,7 @@ class Server:
         self._stops = 0
         mcp = None if options.mcp_config is None else load_mcp_file(options.mcp_config)
         self._api = api = open_api(service, settings, mcp)
-        app = InTurn(create_app(api), Turns(accept_queue(listeners)), OPEN_PATHS)
+        app = InTurn(create_app(api), accept_queue(listeners), OPEN_PATHS)
         self._uvicorn = Uvicorn(app, options, service.end_all, lambda: api.handler.answers.live)
 
     @property

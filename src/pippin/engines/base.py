@@ -20,6 +20,8 @@ from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats, ModelInfo
 from pippin.core.tasks import Task
 
+T = TypeVar("T")
+
 LoadProgress = Callable[[int, int, str], None]
 """Called with the units done, the units in all, and what the units are."""
 
@@ -119,24 +121,24 @@ class CachelessEngine:
             )
 
 
-_still_wanted: ContextVar[Callable[[], bool] | None] = ContextVar("still_wanted", default=None)
+still_wanted: ContextVar[Callable[[], bool] | None] = ContextVar("still_wanted", default=None)
 """Whether anybody still waits for the work of a thread, so that long work can end when its client has left."""
 
 
 @contextmanager
-def wanted_while(still_wanted: Callable[[], bool]) -> Iterator[None]:
-    """Let `check_wanted` on this thread ask `still_wanted` within this context."""
-    token = _still_wanted.set(still_wanted)
+def holding(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Within this context, a variable of this thread has this value."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _still_wanted.reset(token)
+        variable.reset(token)
 
 
 def check_wanted() -> None:
     """Raises `NobodyWaitsError` if nobody waits any more. Long work calls this now and then."""
-    still_wanted = _still_wanted.get()
-    if still_wanted is not None and not still_wanted():
+    wanted = still_wanted.get()
+    if wanted is not None and not wanted():
         raise NobodyWaitsError
 
 

@@ -28,7 +28,7 @@ from pippin.core.events import Accepted, Event, Failed, Restarted
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
-from pippin.runtime.pool import Lease, Pool
+from pippin.runtime.pool import Changes, Clock, Lease, Pool
 from pippin.runtime.workers.link import LOST, Mailbox
 from pippin.runtime.workers.process import Child
 from pippin.service.summaries import with_summary
@@ -483,7 +483,8 @@ class Service:
         self._starting: dict[str, asyncio.Timeout] = {}
         self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
         self._quarantine = Quarantine()
-        self._ended = asyncio.Event()  # set and replaced whenever a run or a start ends
+        self._clock = Clock()
+        self._changes = Changes(self._clock)  # told whenever a run or a start ends
         self._closing = False
 
     async def start(self, task: Task, *, model: str, id: str, account: str = "") -> Run:
@@ -575,7 +576,7 @@ class Service:
             raise ServerError.of(SHUTTING_DOWN) from None
         finally:
             del self._starting[id]
-            self._tell()
+            self._changes.tell()
 
     async def _leased(self, task: Task, model: str, account: str) -> Lease:
         """A lease of the model that is meant. Raises `ServerError`."""
@@ -636,20 +637,10 @@ class Service:
 
     def _forget(self, run: Run) -> None:
         del self._runs[run.id]
-        self._tell()
-
-    def _tell(self) -> None:
-        self._ended.set()
-        self._ended = asyncio.Event()
+        self._changes.tell()
 
     async def _until_idle(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                while self.active:
-                    await self._ended.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await self._changes.until(lambda: not self.active, self._clock.now() + seconds)
 
 
 def open_service(options: ServerOptions, catalog: Catalog, waiting: list[Child]) -> Service:

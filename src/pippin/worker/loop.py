@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Final
 
@@ -53,7 +53,8 @@ from pippin.engines.base import (
     NobodyWaitsError,
     Preparer,
     check_wanted,
-    wanted_while,
+    holding,
+    still_wanted,
 )
 from pippin.engines.device import give_arrays_back
 
@@ -63,15 +64,6 @@ RECHECK: Final = 1.0  # seconds between checks of a link that has no room
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The request that this thread works on; its log lines carry the id."""
-
-
-@contextmanager
-def working_on(id: str) -> Iterator[None]:
-    token = request_id.set(id)
-    try:
-        yield
-    finally:
-        request_id.reset(token)
 
 
 class LinkLost(Exception):
@@ -259,7 +251,7 @@ class Preparation:
 
     def _prepare(self, order: Submit) -> None:
         preparer, done, wanted = self._ready.result()
-        with working_on(order.id), wanted_while(lambda: wanted(order.id)):
+        with holding(request_id, order.id), holding(still_wanted, lambda: wanted(order.id)):
             try:
                 answer = _prepared(preparer, order)
             except NeedsWeightsError:
@@ -423,7 +415,7 @@ class StepLoop:
             case Shutdown(deadline):
                 self._leave_at = time.monotonic() + deadline
             case job:
-                with working_on(job.id):
+                with holding(request_id, job.id):
                     try:
                         engine.submit(job)
                     except ServerError as error:

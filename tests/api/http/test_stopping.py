@@ -85,7 +85,6 @@ def test_a_request_that_is_still_being_sent_when_the_drain_ends_is_refused_with_
     live: Live,
 ) -> None:
     with sent(live, b"{", 100) as connection:
-        time.sleep(0.1)
         live.stop()
         head, _, body = everything(connection).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 ")
@@ -96,7 +95,9 @@ def sent(live: Live, body: bytes, length: int) -> socket.socket:
     host, port = live.address.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)), timeout=20)
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
-    connection.sendall(f"{head}content-length: {length}\r\n\r\n".encode() + body)
+    connection.sendall(f"{head}content-length: {length}\r\nexpect: 100-continue\r\n\r\n".encode())
+    assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"  # the server waits for the body
+    connection.sendall(body)
     return connection
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -10,38 +11,60 @@ from uvicorn.server import ServerState
 
 from pippin.api.http.protocol import (
     ACCEPT_SECONDS,
+    CONNECTION,
     IN_A_TURN,
     BoundedConnection,
     InTurn,
-    Turns,
     UnreadAnswers,
     accept_queue,
 )
 
 
+class Door:
+    """An application that notes the paths that it was asked for, behind an `InTurn`."""
+
+    def __init__(self, connections_wait: Callable[[], bool] = lambda: False) -> None:
+        self.begun: list[str] = []
+        self._in_turn = InTurn(self._app, connections_wait, frozenset())
+        self._asking: list[asyncio.Task[None]] = []
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.begun.append(scope["path"])
+
+    def ask(self, path: str) -> None:
+        scope = {"path": path, "state": {CONNECTION: Connected()}}
+        self._asking.append(asyncio.create_task(self._in_turn(scope, None, None)))  # type: ignore[arg-type]
+
+
+class Connected:
+    lost = False
+
+    def answered(self) -> None: ...
+
+
 def test_what_comes_at_once_is_begun_in_order_a_few_in_a_turn() -> None:
     async def main() -> None:
-        turns, begun, turn = Turns(), [], 0
+        door, turns = Door(), []
         for number in range(3 * IN_A_TURN + 1):
-            turns.wait(lambda number=number: begun.append((turn, number)))  # type: ignore[misc]
-        assert not begun
-        while len(begun) < 3 * IN_A_TURN + 1:
-            turn += 1
+            door.ask(str(number))
+        while len(door.begun) < 3 * IN_A_TURN + 1:
+            before = len(door.begun)
             await asyncio.sleep(0)
-        assert [number for _, number in begun] == list(range(3 * IN_A_TURN + 1))
-        assert max(sum(at == turn for at, _ in begun) for turn in range(turn + 1)) == IN_A_TURN
+            turns.append(len(door.begun) - before)
+        assert turns[0] == 0
+        assert door.begun == [str(number) for number in range(3 * IN_A_TURN + 1)]
+        assert max(turns) == IN_A_TURN
 
     asyncio.run(main())
 
 
-def test_one_that_comes_while_others_wait_is_begun_too() -> None:
+def test_one_that_comes_when_others_have_begun_is_begun_too() -> None:
     async def main() -> None:
-        turns, begun = Turns(), []
-        turns.wait(lambda: turns.wait(lambda: begun.append("second")))
-        await asyncio.sleep(0.01)
-        turns.wait(lambda: begun.append("third"))
-        await asyncio.sleep(0.01)
-        assert begun == ["second", "third"]
+        door = Door()
+        for path in ("first", "second"):
+            door.ask(path)
+            await asyncio.sleep(0.01)
+        assert door.begun == ["first", "second"]
 
     asyncio.run(main())
 
@@ -49,20 +72,20 @@ def test_one_that_comes_while_others_wait_is_begun_too() -> None:
 def test_those_at_the_door_go_first_but_not_for_ever() -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            turns, begun = Turns(accept_queue([listener])), []
+            door = Door(accept_queue([listener]))
             with socket.create_connection(listener.getsockname()):
-                turns.wait(lambda: begun.append("after the connection was accepted"))
+                door.ask("after the connection was accepted")
                 for _ in range(20):
                     await asyncio.sleep(0)
-                assert not begun
+                assert not door.begun
                 listener.accept()[0].close()
                 for _ in range(3):
                     await asyncio.sleep(0)
-                assert begun == ["after the connection was accepted"]
+                assert door.begun == ["after the connection was accepted"]
             with socket.create_connection(listener.getsockname()):
-                turns.wait(lambda: begun.append("after a while"))
+                door.ask("after a while")
                 await asyncio.sleep(5 * ACCEPT_SECONDS)
-                assert begun[1:] == ["after a while"]
+                assert door.begun[1:] == ["after a while"]
 
     asyncio.run(main())
 
@@ -84,8 +107,8 @@ class Crowd:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self._turns, self._state = Turns(), ServerState()
-        app = InTurn(self._app, self._turns, frozenset({"/health"}))
+        self._state = ServerState()
+        app = InTurn(self._app, lambda: False, frozenset({"/health"}))
         self._config = uvicorn.Config(app, interface="asgi3", ws="none", lifespan="off", log_config=None)
         self._config.load()
 

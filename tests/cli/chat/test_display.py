@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from pippin.cli.chat.client import Called, Ended, Piece, parts
+from pippin.cli.chat.client import Ended, Piece, parts
 from pippin.cli.chat.session import Display
 from pippin.cli.terminal import clean, remark, say, table
 from pippin.core.errors import ServerError
@@ -46,7 +46,7 @@ def test_a_model_can_not_move_the_cursor() -> None:
 
 def test_a_pipe_gets_the_answer_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     display = Display(plain=True, show_reasoning=True)
-    for part in (Piece("reasoning", "hm"), Piece("text", "**a**"), Called("now"), Ended("stop")):
+    for part in (Piece("reasoning", "hm"), Piece("text", "**a**"), Piece("call", "now"), Ended("stop")):
         display.show(part)
     shown = capsys.readouterr()
     assert shown.out == "**a**"
@@ -75,7 +75,7 @@ def test_what_tools_models_and_other_machines_send_moves_no_cursor(
 ) -> None:
     evil = "a\x1b]0;owned\x07\x1b[2Jb\rc"
     with closing(Display(plain=False, show_reasoning=True)) as display:
-        display.show(Called(evil))
+        display.show(Piece("call", evil))
     say(evil)
     say(table(("NAME",), [(evil,)]))
     shown = capsys.readouterr()

@@ -2,21 +2,21 @@
 
 from typing import Annotated, Final
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import Contract
+from pippin.api.dialects.shared.fields import Contract, about
 from pippin.api.routing import Api, both, json_reply
 from pippin.core.events import LettersCounted
 from pippin.core.tasks import CountLetters
 
 
 class LettersRequest(Struct, kw_only=True):
-    text: Annotated[str, Meta(description="Where letters are counted.")]
-    model: Annotated[Name, Meta(description="Name of the model.")] = "default"
+    text: Annotated[str, about("Where letters are counted.")]
+    model: Annotated[Name, about("Name of the model.")] = "default"
 
 
 class LettersReply(Struct, kw_only=True):

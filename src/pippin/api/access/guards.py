@@ -24,6 +24,7 @@ from starlette.websockets import WebSocket
 from pippin.api.access.errors import INTERNAL, Errors
 from pippin.api.access.exchange import GOOGLE_KEY, Exchange, exchange_of
 from pippin.api.access.keys import Allowance, Key, Keyring
+from pippin.api.dialects.registry import VERSION, unversioned
 from pippin.api.http.body import check_json
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import SHUTTING_DOWN, ServerError, trace_of
@@ -122,7 +123,7 @@ class Guard:
         self._management_open = not self._keys and (loopback or options.allow_unauthenticated)
         self._salted = self._keys.salts
         # These need no key, nor does anything below them.
-        self._open_paths = tuple(bare(path).rstrip("/") for path in options.open_paths)
+        self._open_paths = tuple(unversioned(path).rstrip("/") for path in options.open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -219,7 +220,7 @@ class Guard:
 
     def _check_management(self, headers: Headers, exchange: Exchange, path: str) -> None:
         may = exchange.may_use_tools if is_within(path, EXECUTE_TOOL) else exchange.manages
-        if not may and bare(path) not in self._options.open_management:
+        if not may and unversioned(path) not in self._options.open_management:
             raise ServerError("permission", NO_ADMIN if exchange.key else NO_KEY)
         origin = headers.get("origin")
         own = self._options.page and origin is not None and self._is_own(origin, headers)
@@ -234,7 +235,7 @@ def check_endpoint(key: Key, path: str) -> None:
     if key.endpoints is not None and not any(is_within(path, each) for each in key.endpoints):
         raise ServerError(
             "permission",
-            f"This API key does not open {bare(path)!r}; its operator says what it opens.",
+            f"This API key does not open {unversioned(path)!r}; its operator says what it opens.",
         )
 
 
@@ -243,13 +244,8 @@ def is_management(path: str, method: str) -> bool:
 
 
 def is_within(path: str, prefix: str) -> bool:
-    """Whether an address is `prefix` (without /v1) or below it."""
-    return f"{bare(path)}/".startswith(f"{prefix}/")
-
-
-def bare(path: str) -> str:
-    """The address without its version."""
-    return path[len("/v1") :] if path == "/v1" or path.startswith("/v1/") else path
+    """Whether an address is `prefix` or below it, with or without the version."""
+    return f"{path}/".startswith((f"{prefix}/", f"{VERSION}{prefix}/"))
 
 
 def host_name(host: str) -> str:

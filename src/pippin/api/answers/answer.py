@@ -26,7 +26,6 @@ from pippin.api.http.body import (
     Presence,
     WatchedPresence,
     drawn_bytes,
-    each_after,
     following,
 )
 from pippin.config.options.server import ServerOptions
@@ -440,7 +439,7 @@ class RunningAnswers:
                 return Response(whole, media_type="application/json")
             if operation.generates:
                 await answer.started(within=self.options.keepalive_interval)
-                pieces = answer.pieces() if save is None else each_after(save, answer.pieces())
+                pieces = answer.pieces()
             else:
                 pieces = await begun(answer)
         except BaseException:
@@ -449,7 +448,11 @@ class RunningAnswers:
         # A stream of server-sent events reports its failure itself; any other is cut short.
         cut = operation.media != EVENTS and not operation.generates
         return EventStream(
-            pieces, operation.media, leave=answer.close, cut=lambda: cut and answer.failure is not None
+            pieces,
+            operation.media,
+            before=save,
+            leave=answer.close,
+            cut=lambda: cut and answer.failure is not None,
         )
 
     def progress(self, answer: Answer) -> bytes:

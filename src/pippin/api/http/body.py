@@ -340,7 +340,7 @@ class BodyMemory:
 
 
 class EventStream(Response):
-    """Sends pieces as they come. `leave` is awaited at the end, whatever caused it.
+    """Sends pieces as they come, each after `before`. `leave` is awaited at the end, whatever caused it.
 
     `cut` is called at the end: if true, the last chunk is not sent, so that the client sees a broken reply.
     """
@@ -350,6 +350,7 @@ class EventStream(Response):
         pieces: AsyncIterator[bytes],
         media: str,
         *,
+        before: Callable[[], Awaitable[None]] | None = None,
         leave: Callable[[], Awaitable[None]] | None = None,
         cut: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -357,6 +358,7 @@ class EventStream(Response):
         self.init_headers({"content-type": media, "cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._pieces = pieces
+        self._before = before
         self._leave = leave
         self._cut = cut
 
@@ -366,6 +368,8 @@ class EventStream(Response):
                 {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
             )
             async for piece in self._pieces:
+                if self._before is not None:
+                    await self._before()
                 if piece:
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
             if not self._cut():
@@ -373,15 +377,6 @@ class EventStream(Response):
         finally:
             if self._leave is not None:
                 await asyncio.shield(self._leave())
-
-
-async def each_after(
-    act: Callable[[], Awaitable[None]], pieces: AsyncIterator[bytes]
-) -> AsyncIterator[bytes]:
-    """Yield the pieces, awaiting `act` before each."""
-    async for piece in pieces:
-        await act()
-        yield piece
 
 
 async def following(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

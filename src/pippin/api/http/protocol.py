@@ -378,53 +378,47 @@ def accept_queue(listeners: Iterable[socket.socket]) -> Callable[[], bool]:
     return lambda: bool(poll.poll(0))
 
 
-class Turns:
-    """Starts requests in order of arrival, a few in each turn of the event loop.
+class InTurn:
+    """An ASGI application that starts the requests of all `BoundedConnection`s in order of arrival, a few in each turn
+    of the event loop.
 
     The loop accepts one connection in each turn. So requests are held back for a moment while connections wait:
     otherwise the last one, perhaps a request for `/health`, would wait until all others have started.
     """
 
-    def __init__(self, connections_wait: Callable[[], bool] = lambda: False) -> None:
-        self._connections_wait = connections_wait
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._next: asyncio.Handle | None = None
-        self._began = 0.0  # time of the last turn, by the loop's clock
-
-    def wait(self, begin: Callable[[], None]) -> None:
-        """Call `begin` in its turn, never in the current turn of the loop."""
-        self._waiting.append(begin)
-        if self._next is None:
-            loop = asyncio.get_running_loop()
-            self._began = loop.time()
-            self._next = loop.call_soon(self._turn)
-
-    def _turn(self) -> None:
-        loop = asyncio.get_running_loop()
-        if loop.time() - self._began > ACCEPT_SECONDS or not self._connections_wait():
-            for _ in range(min(IN_A_TURN, len(self._waiting))):
-                self._waiting.popleft()()
-            self._began = loop.time()
-        self._next = loop.call_soon(self._turn) if self._waiting else None
-
-
-class InTurn:
-    """An ASGI application that starts the requests of all `BoundedConnection`s, a few in each turn of the loop."""
-
-    def __init__(self, app: ASGIApp, turns: Turns, prompt: Container[str]) -> None:
+    def __init__(self, app: ASGIApp, connections_wait: Callable[[], bool], prompt: Container[str]) -> None:
         """`prompt`: paths of requests that do not wait for their turn."""
         self._app = app
-        self._turns = turns
+        self._connections_wait = connections_wait
         self._prompt = prompt
+        self._waiting: deque[asyncio.Event] = deque()
+        self._next: asyncio.Handle | None = None
+        self._began = 0.0  # time of the last turn, by the loop's clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection: BoundedConnection = scope["state"].pop(CONNECTION)
         try:
             if scope["path"] not in self._prompt:
-                turn = asyncio.Event()
-                self._turns.wait(turn.set)
-                await turn.wait()
+                await self._wait()
             if not connection.lost:
                 await self._app(scope, receive, send)
         finally:
             connection.answered()
+
+    async def _wait(self) -> None:
+        """Wait for a turn, which is never the current one of the loop."""
+        turn = asyncio.Event()
+        self._waiting.append(turn)
+        if self._next is None:
+            loop = asyncio.get_running_loop()
+            self._began = loop.time()
+            self._next = loop.call_soon(self._turn)
+        await turn.wait()
+
+    def _turn(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._began > ACCEPT_SECONDS or not self._connections_wait():
+            for _ in range(min(IN_A_TURN, len(self._waiting))):
+                self._waiting.popleft().set()
+            self._began = loop.time()
+        self._next = loop.call_soon(self._turn) if self._waiting else None

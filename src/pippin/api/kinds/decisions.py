@@ -26,6 +26,7 @@ from pippin.api.dialects.responses.items import ItemsReader, parts_of
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import (
     Contract,
+    about,
     called,
     decode_json,
     invalid,
@@ -73,33 +74,33 @@ class Asset(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class QuestionFields(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    instructions: Annotated[Told | None, Meta(description="What is asked.")] = None
+    instructions: Annotated[Told | None, about("What is asked.")] = None
     type: Annotated[
         Literal["choice", "score", "bool", "noul", "multi_label", "box"],
-        Meta(description="What kind of answer; models take different ones."),
+        about("What kind of answer; models take different ones."),
     ] = "choice"
     criteria: Annotated[
         Annotated[tuple[Told, ...], Meta(max_length=MOST_CRITERIA)]
         | Annotated[dict[Label, Told | None], Meta(max_length=MOST_CRITERIA)]
         | None,
-        Meta(description="Labels, or levels of a score, or an object of labels and what they mean."),
+        about("Labels, or levels of a score, or an object of labels and what they mean."),
     ] = None
-    threshold: Annotated[float, Meta(ge=0, le=1, description="Of `multi_label`.")] | None = None
+    threshold: Annotated[float, about("Of `multi_label`.", ge=0, le=1)] | None = None
 
 
 class DecisionRequest(Struct, kw_only=True, omit_defaults=True):
     state: Annotated[
         Told,
-        Meta(description="What is decided about: a text, or JSON. Decision models cut what is too long."),
+        about("What is decided about: a text, or JSON. Decision models cut what is too long."),
     ]
     questions: Annotated[
         Annotated[dict[Label, QuestionFields], Meta(min_length=1, max_length=MOST_QUESTIONS)],
-        Meta(description="Questions by name."),
+        about("Questions by name."),
     ]
-    model: Annotated[Name, Meta(description="Name of the model.")] = "default"
+    model: Annotated[Name, about("Name of the model.")] = "default"
     assets: Annotated[
         Annotated[dict[Label, Asset], Meta(min_length=1, max_length=64)] | None,
-        Meta(description="Pictures by the words that stand for them in `state` and questions."),
+        about("Pictures by the words that stand for them in `state` and questions."),
     ] = None
 
 
@@ -130,13 +131,13 @@ class ListedQuestion(Struct, kw_only=True, forbid_unknown_fields=True):
 class OpenAIDecisionRequest(Struct, kw_only=True, omit_defaults=True):
     input: Annotated[
         str | list[dict[str, Any]],
-        Meta(description="What is decided about: a text, or items as of a response."),
+        about("What is decided about: a text, or items as of a response."),
     ]
     questions: Annotated[
         Annotated[tuple[ListedQuestion, ...], Meta(min_length=1, max_length=MOST_QUESTIONS)],
-        Meta(description="Predicates, choices and scores."),
+        about("Predicates, choices and scores."),
     ]
-    model: Annotated[Name, Meta(description="Name of the model.")] = "default"
+    model: Annotated[Name, about("Name of the model.")] = "default"
 
 
 WITHOUT_EFFECT: Final = without_effect(__name__, "decisions")

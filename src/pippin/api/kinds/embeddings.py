@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 from pippin.api.access.exchange import Endpoint
 from pippin.api.dialects.chat.dialect import ChatMessages, UserMessage, messages_of
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import Contract, invalid, several, unsupported, without_effect
+from pippin.api.dialects.shared.fields import Contract, about, invalid, several, unsupported, without_effect
 from pippin.api.dialects.shared.media import (
     MAX_URL,
     PATH,
@@ -55,37 +55,37 @@ class InputObject(MediaObject, kw_only=True, omit_defaults=True):
 class EmbeddingRequest(Struct, kw_only=True, omit_defaults=True):
     input: Annotated[
         str | InputObject | tuple[str | TokenId | tuple[TokenId, ...] | InputObject, ...] | None,
-        Meta(
-            description="Text, texts, token ids, lists of token ids, or objects with a text, a picture or a clip.",
+        about(
+            "Text, texts, token ids, lists of token ids, or objects with a text, a picture or a clip.",
             extra_json_schema={"minLength": 1, "minItems": 1},
         ),
     ] = None
     messages: Annotated[
         ChatMessages | None,
-        Meta(description="In place of `input`: a conversation, which becomes one vector (vLLM's form)."),
+        about("In place of `input`: a conversation, which becomes one vector (vLLM's form)."),
     ] = None
     add_generation_prompt: Annotated[
-        bool | None, Meta(description="Of `messages`: only true, unless the last message is continued.")
+        bool | None, about("Of `messages`: only true, unless the last message is continued.")
     ] = None
     continue_final_message: Annotated[
-        bool | None, Meta(description="The last of `messages` is the assistant's, and is not ended.")
+        bool | None, about("The last of `messages` is the assistant's, and is not ended.")
     ] = None
-    model: Annotated[Name, Meta(description="Name of the model.")] = "default"
+    model: Annotated[Name, about("Name of the model.")] = "default"
     encoding_format: Annotated[
         Literal["float", "base64"] | None,
-        Meta(description="Numbers, or base64 of little-endian float32."),
+        about("Numbers, or base64 of little-endian float32."),
     ] = None
     dimensions: Annotated[
         Annotated[int, Meta(ge=1, le=2**20)] | None,
-        Meta(description="Keep the first so many values of each vector, normalised again."),
+        about("Keep the first so many values of each vector, normalised again."),
     ] = None
     truncate: Annotated[
         bool | None,
-        Meta(description="Cut inputs that are too long, or refuse them; not set is the option's choice."),
+        about("Cut inputs that are too long, or refuse them; not set is the option's choice."),
     ] = None
     instruction: Annotated[
         str | None,
-        Meta(description="Text in front of each input, or the name of one of the model's own prompts."),
+        about("Text in front of each input, or the name of one of the model's own prompts."),
     ] = None
 
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import Contract, invalid, unsupported, without_effect
+from pippin.api.dialects.shared.fields import Contract, about, invalid, unsupported, without_effect
 from pippin.api.http.forms import is_form
 from pippin.api.routing import Api, both, json_reply
 from pippin.core.decoding import convert
@@ -44,40 +44,29 @@ EFFORT: Final[dict[str | None, Literal["low", "medium", "high"]]] = {
 class ImageRequest(Struct, kw_only=True, omit_defaults=True):
     """A picture from a text."""
 
-    prompt: Annotated[str, Meta(min_length=1, max_length=MOST_PROMPT, description="What is to be seen.")]
-    model: Annotated[Name | None, Meta(description="Name of the model.")] = None
-    n: Annotated[Annotated[int, Meta(ge=1, le=10)] | None, Meta(description="How many pictures.")] = None
-    size: Annotated[
-        str | None, Meta(description="WIDTHxHEIGHT, both multiples of 16; auto is the model's own.")
-    ] = None
-    width: Annotated[int | None, Meta(description="Instead of `size`.")] = None
-    height: Annotated[int | None, Meta(description="Instead of `size`.")] = None
-    quality: Annotated[
-        Quality | None, Meta(description="low takes half the model's steps, high one and a half.")
-    ] = None
-    response_format: Annotated[Literal["b64_json"] | None, Meta(description="Only b64_json.")] = None
-    output_format: Annotated[Literal["png", "jpeg", "webp"] | None, Meta(description="png if not set.")] = (
+    prompt: Annotated[str, about("What is to be seen.", min_length=1, max_length=MOST_PROMPT)]
+    model: Annotated[Name | None, about("Name of the model.")] = None
+    n: Annotated[int, about("How many pictures.", ge=1, le=10)] | None = None
+    size: Annotated[str | None, about("WIDTHxHEIGHT, both multiples of 16; auto is the model's own.")] = None
+    width: Annotated[int | None, about("Instead of `size`.")] = None
+    height: Annotated[int | None, about("Instead of `size`.")] = None
+    quality: Annotated[Quality | None, about("low takes half the model's steps, high one and a half.")] = None
+    response_format: Annotated[Literal["b64_json"] | None, about("Only b64_json.")] = None
+    output_format: Annotated[Literal["png", "jpeg", "webp"] | None, about("png if not set.")] = None
+    output_compression: Annotated[int, about("Quality of jpeg and webp.", ge=0, le=100)] | None = None
+    background: Annotated[Literal["auto", "opaque", "transparent"] | None, about("Only auto or opaque.")] = (
         None
     )
-    output_compression: Annotated[
-        Annotated[int, Meta(ge=0, le=100)] | None, Meta(description="Quality of jpeg and webp.")
-    ] = None
-    background: Annotated[
-        Literal["auto", "opaque", "transparent"] | None, Meta(description="Only auto or opaque.")
-    ] = None
-    steps: Annotated[
-        Annotated[int, Meta(ge=1, le=200)] | None,
-        Meta(description="Diffusion steps; the model's own if not set."),
-    ] = None
-    guidance: Annotated[Guidance | None, Meta(description="How closely to follow the prompt.")] = None
-    guidance_scale: Annotated[Guidance | None, Meta(description="mlx-openai-server's name for it.")] = None
+    steps: Annotated[int, about("Diffusion steps; the model's own if not set.", ge=1, le=200)] | None = None
+    guidance: Annotated[Guidance | None, about("How closely to follow the prompt.")] = None
+    guidance_scale: Annotated[Guidance | None, about("mlx-openai-server's name for it.")] = None
     seed: Annotated[
         Annotated[int, Meta(ge=0, lt=2**32)] | None,
-        Meta(description="Same seed, same picture; the next picture of the request has the next seed."),
+        about("Same seed, same picture; the next picture of the request has the next seed."),
     ] = None
     negative_prompt: Annotated[
         Annotated[str, Meta(max_length=MOST_PROMPT)] | None,
-        Meta(description="What is not to be seen, for models that are told."),
+        about("What is not to be seen, for models that are told."),
     ] = None
 
 
@@ -89,17 +78,15 @@ class ImageAddress(Struct, kw_only=True):
 class ImageEditRequest(ImageRequest, kw_only=True, omit_defaults=True):
     """A picture from pictures: as a form with files `image` (or `image[]`), or as JSON."""
 
-    image: Annotated[
-        str | tuple[str, ...] | None, Meta(description="In JSON: data URIs or addresses of pictures.")
-    ] = None
+    image: Annotated[str | tuple[str, ...] | None, about("In JSON: data URIs or addresses of pictures.")] = (
+        None
+    )
     images: Annotated[
-        tuple[ImageAddress, ...] | None, Meta(description="In JSON, as OpenAI has it: `image_url` of each.")
+        tuple[ImageAddress, ...] | None, about("In JSON, as OpenAI has it: `image_url` of each.")
     ] = None
-    strength: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="How much of the picture may stay.")
-    ] = None
+    strength: Annotated[float, about("How much of the picture may stay.", ge=0, le=1)] | None = None
     input_fidelity: Annotated[
-        Literal["low", "high"] | None, Meta(description="Accepted: models here look at all they can.")
+        Literal["low", "high"] | None, about("Accepted: models here look at all they can.")
     ] = None
 
 

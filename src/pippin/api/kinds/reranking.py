@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import Contract, without_effect
+from pippin.api.dialects.shared.fields import Contract, about, without_effect
 from pippin.api.http.body import bytes_in
 from pippin.api.kinds.embeddings import MediaObject, TextUsage, object_parts, overflow_of
 from pippin.api.routing import Api, DocumentedRoute, both, json_reply
@@ -21,25 +21,21 @@ from pippin.core.tasks import Rerank, RerankDocument
 class RerankRequest(Struct, kw_only=True, omit_defaults=True):
     query: Annotated[
         Annotated[str, Meta(min_length=1)] | MediaObject,
-        Meta(
-            description="What the documents are compared with: a text, or an object with a `text` or an `image`."
-        ),
+        about("What the documents are compared with: a text, or an object with a `text` or an `image`."),
     ]
     documents: Annotated[
         Annotated[tuple[str | MediaObject, ...], Meta(min_length=1, max_length=4096)],
-        Meta(description="Texts, or objects with a `text`, an `image` or a `video`."),
+        about("Texts, or objects with a `text`, an `image` or a `video`."),
     ]
-    model: Annotated[Name, Meta(description="Name of the model.")] = "default"
-    top_n: Annotated[int, Meta(ge=1, description="Answer with so many of the best.")] | None = None
+    model: Annotated[Name, about("Name of the model.")] = "default"
+    top_n: Annotated[int, about("Answer with so many of the best.", ge=1)] | None = None
     return_documents: Annotated[
-        bool | None, Meta(description="Give each document back; true if not set, as Jina has it.")
+        bool | None, about("Give each document back; true if not set, as Jina has it.")
     ] = None
-    instruction: Annotated[
-        str | None, Meta(description="What makes a document fit, for models that are told.")
-    ] = None
+    instruction: Annotated[str | None, about("What makes a document fit, for models that are told.")] = None
     truncate: Annotated[
         bool | None,
-        Meta(description="Cut documents that are too long, or refuse them; not set is the option's choice."),
+        about("Cut documents that are too long, or refuse them; not set is the option's choice."),
     ] = None
 
 

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from pippin.api.access.exchange import exchange_of
 from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import Contract, invalid, without_effect
+from pippin.api.dialects.shared.fields import Contract, about, invalid, without_effect
 from pippin.api.dialects.shared.frames import EVENTS, event_frame, typed_frame
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.routing import Api, both, json_reply
@@ -38,53 +38,41 @@ class VoiceName(Struct):
 
 
 class SpeechRequest(Struct, kw_only=True, omit_defaults=True):
-    input: Annotated[str, Meta(min_length=1, description="The text to speak.")]
-    model: Annotated[Name, Meta(description="Name of the model.")] = "default"
+    input: Annotated[str, about("The text to speak.", min_length=1)]
+    model: Annotated[Name, about("Name of the model.")] = "default"
     voice: Annotated[
-        Name | VoiceName | None, Meta(description="A voice of the model; `default` leaves it to the model.")
+        Name | VoiceName | None, about("A voice of the model; `default` leaves it to the model.")
     ] = None
-    instructions: Annotated[str | None, Meta(description="How to speak, for models that are told.")] = None
-    instruct: Annotated[str | None, Meta(description="mlx-vlm's name for it.")] = None
+    instructions: Annotated[str | None, about("How to speak, for models that are told.")] = None
+    instruct: Annotated[str | None, about("mlx-vlm's name for it.")] = None
     response_format: Annotated[
         FileFormat | None,
-        Meta(
-            description="mp3 if the operator says nothing else; pcm is 16 bits, little-endian, at the model's rate."
-        ),
+        about("mp3 if the operator says nothing else; pcm is 16 bits, little-endian, at the model's rate."),
     ] = None
-    speed: Annotated[float, Meta(ge=0.25, le=4, description="1 is the voice's own.")] | None = None
+    speed: Annotated[float, about("1 is the voice's own.", ge=0.25, le=4)] | None = None
     stream_format: Annotated[
-        Literal["audio", "sse"] | None, Meta(description="Bytes of sound, or events that hold them.")
+        Literal["audio", "sse"] | None, about("Bytes of sound, or events that hold them.")
     ] = None
-    stream: Annotated[
-        bool | None, Meta(description="Let the model give sound in shorter pieces, where it can.")
-    ] = None
+    stream: Annotated[bool | None, about("Let the model give sound in shorter pieces, where it can.")] = None
     streaming_interval: Annotated[
         Annotated[float, Meta(gt=0, le=600)] | None,
-        Meta(description="Seconds of sound in a piece, for models that take it."),
+        about("Seconds of sound in a piece, for models that take it."),
     ] = None
-    gender: Annotated[
-        Literal["female", "male"] | None, Meta(description="Of the voice, for models that are told.")
-    ] = None
-    pitch: Annotated[float, Meta(gt=0, le=10, description="1 is the voice's own.")] | None = None
-    lang_code: Annotated[str | None, Meta(description="Language, for models that are told.")] = None
-    ref_audio: Annotated[
-        str | None, Meta(description="A recording of the voice to imitate: data URI or address.")
-    ] = None
-    ref_text: Annotated[str | None, Meta(description="What is said in it.")] = None
-    temperature: Annotated[
-        Annotated[float, Meta(ge=0, le=10)] | None, Meta(description="Of sampling, for models that sample.")
-    ] = None
-    top_p: Annotated[
-        Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="Of sampling, for models that take it.")
-    ] = None
-    top_k: Annotated[
-        Annotated[int, Meta(ge=0, le=10**6)] | None, Meta(description="Of sampling, for models that take it.")
-    ] = None
-    repetition_penalty: Annotated[
-        Annotated[float, Meta(gt=0, le=10)] | None, Meta(description="Of sampling; 1 is none.")
-    ] = None
-    max_tokens: Annotated[int, Meta(ge=1, le=10**6, description="Most tokens of sound.")] | None = None
-    seed: Annotated[int, Meta(ge=0, lt=2**32, description="Same seed, same sound.")] | None = None
+    gender: Annotated[Literal["female", "male"] | None, about("Of the voice, for models that are told.")] = (
+        None
+    )
+    pitch: Annotated[float, about("1 is the voice's own.", gt=0, le=10)] | None = None
+    lang_code: Annotated[str | None, about("Language, for models that are told.")] = None
+    ref_audio: Annotated[str | None, about("A recording of the voice to imitate: data URI or address.")] = (
+        None
+    )
+    ref_text: Annotated[str | None, about("What is said in it.")] = None
+    temperature: Annotated[float, about("Of sampling, for models that sample.", ge=0, le=10)] | None = None
+    top_p: Annotated[float, about("Of sampling, for models that take it.", gt=0, le=1)] | None = None
+    top_k: Annotated[int, about("Of sampling, for models that take it.", ge=0, le=10**6)] | None = None
+    repetition_penalty: Annotated[float, about("Of sampling; 1 is none.", gt=0, le=10)] | None = None
+    max_tokens: Annotated[int, about("Most tokens of sound.", ge=1, le=10**6)] | None = None
+    seed: Annotated[int, about("Same seed, same sound.", ge=0, lt=2**32)] | None = None
 
 
 CONTRACT: Final = Contract(SpeechRequest, *without_effect(__name__, "speech"))

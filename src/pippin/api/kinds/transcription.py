@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 
 from pippin.api.dialects.base import StreamEncoder
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import Contract, invalid, unsupported, without_effect
+from pippin.api.dialects.shared.fields import Contract, about, invalid, unsupported, without_effect
 from pippin.api.dialects.shared.frames import EVENTS, typed_frame
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.body import drawn_bytes
@@ -37,30 +37,28 @@ LISTS: Final = frozenset({"timestamp_granularities", "include"})
 class TranscriptionRequest(Struct, kw_only=True, omit_defaults=True):
     """The fields of the form. The sound is in its file `file`."""
 
-    model: Annotated[Name, Meta(description="Name of the model.")] = "default"
+    model: Annotated[Name, about("Name of the model.")] = "default"
     language: Annotated[
         Annotated[str, Meta(max_length=32)] | None,
-        Meta(description="ISO code of the language that is spoken; detected if not set."),
+        about("ISO code of the language that is spoken; detected if not set."),
     ] = None
-    prompt: Annotated[str | None, Meta(description="Text that goes before, for style and names.")] = None
+    prompt: Annotated[str | None, about("Text that goes before, for style and names.")] = None
     response_format: Annotated[
-        Format | None, Meta(description="json, text, verbose_json, srt, vtt, or ndjson (a line a segment).")
+        Format | None, about("json, text, verbose_json, srt, vtt, or ndjson (a line a segment).")
     ] = None
     temperature: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
-        Meta(description="Of sampling; not set begins with 0 and rises where decoding fails."),
+        about("Of sampling; not set begins with 0 and rises where decoding fails."),
     ] = None
     timestamp_granularities: Annotated[
         tuple[Literal["word", "segment"], ...] | None,
-        Meta(description="What verbose_json shows the times of."),
+        about("What verbose_json shows the times of."),
     ] = None
-    word_timestamps: Annotated[bool | None, Meta(description="mlx-vlm's way to ask for words.")] = None
-    include: Annotated[tuple[str, ...] | None, Meta(description="Must be empty: no logprobs.")] = None
-    stream: Annotated[bool | None, Meta(description="Send each segment as an event when it is ready.")] = None
-    max_tokens: Annotated[int, Meta(ge=1, description="Most tokens, for models that know it.")] | None = None
-    chunking_strategy: Annotated[
-        Literal["auto"] | None, Meta(description="Only auto: the model's own windows.")
-    ] = None
+    word_timestamps: Annotated[bool | None, about("mlx-vlm's way to ask for words.")] = None
+    include: Annotated[tuple[str, ...] | None, about("Must be empty: no logprobs.")] = None
+    stream: Annotated[bool | None, about("Send each segment as an event when it is ready.")] = None
+    max_tokens: Annotated[int, about("Most tokens, for models that know it.", ge=1)] | None = None
+    chunking_strategy: Annotated[Literal["auto"] | None, about("Only auto: the model's own windows.")] = None
 
 
 CONTRACT: Final = Contract(TranscriptionRequest, *without_effect(__name__, "transcription"))

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 from pippin.api.access.exchange import exchange_of
 from pippin.api.access.guards import NO_ADMIN, NO_KEY
 from pippin.api.dialects.registry import run_id_of
-from pippin.api.dialects.shared.fields import convert, decode_json, invalid
+from pippin.api.dialects.shared.fields import about, convert, decode_json, invalid
 from pippin.api.routes.status import adapters_of, current_state, loaded_models, options_of, worker_body
 from pippin.api.routing import Api, both, json_reply, number_of
 from pippin.config.errors import ConfigError
@@ -29,14 +29,14 @@ PATHS = frozenset(
 
 
 class Load(Struct, kw_only=True):
-    model: Annotated[str, Meta(min_length=1, description="What to load.")]
+    model: Annotated[str, about("What to load.", min_length=1)]
 
 
 class Unload(Struct, kw_only=True):
-    model: Annotated[
-        str | None, Meta(description="What to unload; may be left out where one model is in memory.")
-    ] = None
-    all: Annotated[bool | None, Meta(description="Unload every model.")] = None
+    model: Annotated[str | None, about("What to unload; may be left out where one model is in memory.")] = (
+        None
+    )
+    all: Annotated[bool | None, about("Unload every model.")] = None
 
 
 class Pin(Struct, kw_only=True):

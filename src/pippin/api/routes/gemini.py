@@ -18,6 +18,7 @@ from pippin.api.dialects.shared.body_types import camel
 from pippin.api.dialects.shared.fields import (
     Contract,
     Unused,
+    about,
     called,
     check_refused,
     invalid,
@@ -57,15 +58,15 @@ METHODS: Final = {"embeddings": ["embedContent", "batchEmbedContents"]}
 
 
 class EmbedOne(Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    content: Annotated[Content | None, Meta(description="What becomes one vector.")] = None
+    content: Annotated[Content | None, about("What becomes one vector.")] = None
     output_dimensionality: Annotated[
-        Annotated[int, Meta(ge=0, le=2**20)] | None, Meta(description="Keep the first so many values.")
+        Annotated[int, Meta(ge=0, le=2**20)] | None, about("Keep the first so many values.")
     ] = None
     auto_truncate: Annotated[
-        bool | None, Meta(description="Cut what is too long, or refuse it; not set is the option's choice.")
+        bool | None, about("Cut what is too long, or refuse it; not set is the option's choice.")
     ] = None
     task_type: Annotated[
-        str | None, Meta(description="What the vector is for: chooses among the model's own prompts.")
+        str | None, about("What the vector is for: chooses among the model's own prompts.")
     ] = None
     title: Annotated[Any, refused("put it in front of the text in `content`.")] = None
     embed_content_config: Annotated[Any, refused("write its fields beside `content`.")] = None
@@ -76,9 +77,7 @@ class EmbedOne(Struct, kw_only=True, omit_defaults=True, rename="camel"):
 
 
 class EmbedMany(Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    requests: Annotated[
-        tuple[EmbedOne, ...], Meta(max_length=MOST_INPUTS, description="One for each vector.")
-    ] = ()
+    requests: Annotated[tuple[EmbedOne, ...], about("One for each vector.", max_length=MOST_INPUTS)] = ()
 
 
 ONE: Final = Contract(EmbedOne)

@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.errors import ANTHROPIC
 from pippin.api.access.exchange import exchange_of
-from pippin.api.dialects.shared.fields import decode_json, invalid
+from pippin.api.dialects.shared.fields import about, decode_json, invalid
 from pippin.api.routing import Api, both, json_reply
 from pippin.config.accelerator import memory_budget
 from pippin.config.options.start import Compat
@@ -87,9 +87,9 @@ def routes(api: Api) -> list[BaseRoute]:
 class HubSearch(Struct, kw_only=True):
     """A search on the hub."""
 
-    search: Annotated[str, Meta(min_length=1, max_length=200, description="Words of a model's name.")]
-    limit: Annotated[int, Meta(ge=1, le=100, description="How many, the most downloaded first.")] = 20
-    all: Annotated[bool, Meta(description="Models without the hub's tag `mlx` too.")] = False
+    search: Annotated[str, about("Words of a model's name.", min_length=1, max_length=200)]
+    limit: Annotated[int, about("How many, the most downloaded first.", ge=1, le=100)] = 20
+    all: Annotated[bool, about("Models without the hub's tag `mlx` too.")] = False
 
 
 class FoundModel(HubModel, frozen=True, kw_only=True):

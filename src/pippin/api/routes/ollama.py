@@ -6,12 +6,13 @@ Paths, fields and answers are those of Ollama's API reference, https://docs.olla
 import asyncio
 import hashlib
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -34,7 +35,7 @@ from pippin.api.dialects.ollama.dialect import (
     timestamp,
 )
 from pippin.api.dialects.shared.engine_fields import Name
-from pippin.api.dialects.shared.fields import Contract, Unused, decode_json
+from pippin.api.dialects.shared.fields import Contract, Unused, about, decode_json
 from pippin.api.http.body import EventStream
 from pippin.api.kinds.embeddings import inputs_of, vectors_of
 from pippin.api.routing import Api, both, json_reply
@@ -78,23 +79,21 @@ class CopyBody(Struct, kw_only=True):
 class EmbeddingBody(Struct, kw_only=True):
     """What both addresses of embeddings take."""
 
-    model: Annotated[Name, Meta(description="Name of the model.")]
-    options: Annotated[OllamaOptions | None, Meta(description="Accepted: texts are not sampled.")] = None
+    model: Annotated[Name, about("Name of the model.")]
+    options: Annotated[OllamaOptions | None, about("Accepted: texts are not sampled.")] = None
     keep_alive: Annotated[
-        str | float | None, Meta(description="Accepted: how long the model stays loaded is the operator's.")
+        str | float | None, about("Accepted: how long the model stays loaded is the operator's.")
     ] = None
 
 
 class EmbedBody(EmbeddingBody, kw_only=True):
-    input: Annotated[str | tuple[str, ...], Meta(description="Text or texts.")] = ()
-    truncate: Annotated[bool | None, Meta(description="False refuses texts that are too long.")] = None
-    dimensions: Annotated[
-        Annotated[int, Meta(ge=1, le=2**20)] | None, Meta(description="Keep the first so many values.")
-    ] = None
+    input: Annotated[str | tuple[str, ...], about("Text or texts.")] = ()
+    truncate: Annotated[bool | None, about("False refuses texts that are too long.")] = None
+    dimensions: Annotated[int, about("Keep the first so many values.", ge=1, le=2**20)] | None = None
 
 
 class OldEmbedBody(EmbeddingBody, kw_only=True):
-    prompt: Annotated[str, Meta(description="The text.")] = ""
+    prompt: Annotated[str, about("The text.")] = ""
 
 
 def routes(api: Api) -> list[BaseRoute]:
@@ -265,21 +264,14 @@ async def pulled(ensure: Any, name: str) -> AsyncIterator[bytes]:
     def line(**fields: Any) -> bytes:
         return msgspec.json.encode(fields) + b"\n"
 
-    reached: tuple[int, int, str] | None = None
-
-    def tell(done: int, total: int, what: str) -> None:
-        nonlocal reached
-        reached = (done, total, what)
-
+    reached: deque[tuple[int, int, str]] = deque(maxlen=1)  # and not told yet
     yield line(status="pulling manifest")
-    download = asyncio.ensure_future(ensure(name, tell))
-    told = None
+    download = asyncio.ensure_future(ensure(name, lambda *step: reached.append(step)))
     try:
         while not download.done():
             await asyncio.wait([download], timeout=PULL_PAUSE)
-            if reached is not None and reached != told:
-                told = reached
-                done, total, what = reached
+            if reached:
+                done, total, what = reached.pop()
                 yield line(
                     status=f"pulling {what}", digest=f"sha256:{_digest(what)}", total=total, completed=done
                 )

@@ -111,19 +111,20 @@ def routes(api: Api) -> list[BaseRoute]:
     ]
 
 
-class Responses:
+COUNTED: Final = ResponsesDialect()
+COMPACTED: Final = CompactionDialect()
+
+
+class Responses(Struct, frozen=True):
     """The endpoints of stored, streamed and background responses."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self._dialect = ResponsesDialect()
-        self._compaction = CompactionDialect()
-        self._background = KeptAnswers[BackgroundResponse]()
+    api: Api
+    background: KeptAnswers[BackgroundResponse] = field(default_factory=KeptAnswers)
 
     async def create(self, request: Request) -> Response:
         """Answer a request for a response, and store it."""
-        handler, exchange = self._api.handler, exchange_of(request.scope)
-        history = history_of(self._api, request)
+        handler, exchange = self.api.handler, exchange_of(request.scope)
+        history = history_of(self.api, request)
         dialect = SavingDialect(history)
         body = await handler.body_of(request)
         operation = await handler.prepare(request, dialect, history=history, body=body)
@@ -135,13 +136,13 @@ class Responses:
         return await handler.answers.reply(request, operation, encoder.save)
 
     async def count(self, request: Request) -> Response:
-        history = history_of(self._api, request)
-        tokens = await self._api.handler.count(request, self._dialect, history=history)
+        history = history_of(self.api, request)
+        tokens = await self.api.handler.count(request, COUNTED, history=history)
         return json_reply(answers.InputTokens(input_tokens=tokens))
 
     async def compact(self, request: Request) -> Response:
-        history = history_of(self._api, request)
-        return await self._api.handler.generate(request, self._compaction, history=history)
+        history = history_of(self.api, request)
+        return await self.api.handler.generate(request, COMPACTED, history=history)
 
     async def read(self, request: Request) -> Response:
         name, running = request.path_params["id"], self._running(request)
@@ -154,7 +155,7 @@ class Responses:
                     "leave `stream` out to read what is stored.",
                     "stream",
                 )
-            return self._api.handler.follow(running, number_of(request, "starting_after"))
+            return self.api.handler.follow(running, number_of(request, "starting_after"))
         if running is not None:
             return json_reply(running.response)
         return await asyncio.to_thread(json_reply, await self._stored(request, name))
@@ -163,8 +164,8 @@ class Responses:
         name = request.path_params["id"]
         if (running := self._running(request)) is not None:
             await running.cancel()
-            self._background.pop((exchange_of(request.scope).owner, name), None)
-        await asyncio.to_thread(history_of(self._api, request).delete, "response", name)
+            self.background.pop((exchange_of(request.scope).owner, name), None)
+        await asyncio.to_thread(history_of(self.api, request).delete, "response", name)
         return json_reply(answers.DeletedResponse(id=name))
 
     async def cancel(self, request: Request) -> Response:
@@ -182,16 +183,16 @@ class Responses:
         return await asyncio.to_thread(json_reply, response)
 
     async def input_items(self, request: Request) -> Response:
-        history, name = history_of(self._api, request), request.path_params["id"]
+        history, name = history_of(self.api, request), request.path_params["id"]
         page = await asyncio.to_thread(history.input_page, name, request.query_params)
         return json_reply(page)
 
     def _running(self, request: Request) -> BackgroundResponse | None:
-        return self._background.get((exchange_of(request.scope).owner, request.path_params["id"]))
+        return self.background.get((exchange_of(request.scope).owner, request.path_params["id"]))
 
     async def _stored(self, request: Request, name: str) -> dict[str, Any]:
         """The stored response object, read in a thread: it may be large, and the disk slow."""
-        response = await asyncio.to_thread(history_of(self._api, request).response, name)
+        response = await asyncio.to_thread(history_of(self.api, request).response, name)
         # One that is unfinished and no longer runs has failed.
         return (
             response if response["status"] in TERMINAL else response | {"status": "failed", "error": STOPPED}
@@ -200,14 +201,14 @@ class Responses:
     async def _run_in_background(
         self, exchange: Exchange, operation: Operation, encoder: SavingEncoder, body: bytes
     ) -> Response:
-        await self._api.service.names.find(operation.model)  # refuses an unknown one at once
-        own, store, owner = response_id(operation.run), self._api.store, exchange.owner
-        answer = Answer(operation, exchange, Presence(), self._api.handler.answers)
+        await self.api.service.names.find(operation.model)  # refuses an unknown one at once
+        own, store, owner = response_id(operation.run), self.api.store, exchange.owner
+        answer = Answer(operation, exchange, Presence(), self.api.handler.answers)
         await asyncio.to_thread(store.begins, owner, operation.run.id, body)
         running = BackgroundResponse(answer, encoder, partial(store.ends, owner, operation.run.id))
-        self._background.keep(owner, own, running)
+        self.background.keep(owner, own, running)
         if operation.stream:
-            return self._api.handler.follow(running, -1)
+            return self.api.handler.follow(running, -1)
         return json_reply(running.response)
 
 
@@ -216,11 +217,10 @@ def history_of(api: Api, request: Request) -> OwnedHistory:
     return api.store.for_owner(exchange_of(request.scope).owner, partial(hold, request.scope))
 
 
-class Conversations:
+class Conversations(Struct, frozen=True):
     """The endpoints of conversations."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    api: Api
 
     def endpoint(self, work: Work) -> Endpoint:
         """The endpoint that answers so, in a thread: stored items may be large, and the disk slow."""
@@ -228,8 +228,8 @@ class Conversations:
         async def answer(request: Request) -> Response:
             body = b""
             if request.method == "POST":
-                body = await self._api.handler.body_of(request)
-            history = history_of(self._api, request)
+                body = await self.api.handler.body_of(request)
+            history = history_of(self.api, request)
             return await asyncio.to_thread(lambda: json_reply(work(history, request, body)))
 
         return answer

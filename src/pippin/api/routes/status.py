@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +18,7 @@ from pippin import __version__
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.answers.answer import Row, Used
 from pippin.api.dialects.registry import VERSION
+from pippin.api.dialects.shared.fields import about
 from pippin.api.http.body import MIB
 from pippin.api.routing import Api, both, json_reply
 from pippin.api.telemetry.recent import RecentRequests
@@ -374,7 +375,7 @@ async def stats_of_loaded(api: Api, exchange: Exchange) -> dict[str, EngineStats
 
 
 class UsageRow(Used, kw_only=True):
-    key: Annotated[str | None, Meta(description="The name of the key; null for callers without one.")]
+    key: Annotated[str | None, about("The name of the key; null for callers without one.")]
     model: str
 
 

@@ -15,17 +15,10 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of an answer."""
+    """A piece of an answer, or the name of a tool that it calls."""
 
-    kind: Literal["text", "reasoning"]
+    kind: Literal["text", "reasoning", "call"]
     text: str
-
-
-@dataclass(frozen=True)
-class Called:
-    """The beginning of a tool call."""
-
-    name: str
 
 
 class Ended(Struct, frozen=True):
@@ -40,7 +33,7 @@ class Ended(Struct, frozen=True):
     rate: float = 0.0
 
 
-Part = Piece | Called | Ended
+Part = Piece | Ended
 
 
 def answer(client: Client, body: Json) -> Iterator[Part]:
@@ -69,7 +62,7 @@ def parts(lines: Iterator[str]) -> Iterator[Part]:
                 yield Piece("text", text)
             for call in delta.get("tool_calls") or ():
                 if name := (call.get("function") or {}).get("name"):  # the first piece of a call has it
-                    yield Called(name)
+                    yield Piece("call", name)
         if usage := chunk.get("usage"):
             details = usage.get("completion_tokens_details") or {}
             yield Ended(

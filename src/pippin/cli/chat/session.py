@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from pippin.cli.chat.attachments import Content, missing_files, read_prompt
-from pippin.cli.chat.client import Called, Ended, Part, Piece, answer
+from pippin.cli.chat.client import Ended, Part, Piece, answer
 from pippin.cli.chat.entry import read_entry, unseen_keys
 from pippin.cli.chat.server import Reached, model_on
 from pippin.cli.terminal import clean, remark, say
@@ -425,7 +425,7 @@ class Display:
             case Piece("text", text):
                 self.close()
                 print(text if self._plain else clean(text), end="", flush=True)
-            case Called(name):
+            case Piece("call", name):
                 self.close()
                 say(f"\n[the model calls {name}]", sys.stderr)
 

@@ -22,7 +22,7 @@ from PIL import Image as Pictures
 
 from pippin.core.conversation import Inline, Message, Video
 from pippin.core.errors import ServerError
-from pippin.engines.base import NobodyWaitsError, wanted_while
+from pippin.engines.base import NobodyWaitsError, holding, still_wanted
 from pippin.engines.language.vision import video as video_module
 from pippin.engines.language.vision.films import prepare_as_published, rate_of
 from pippin.engines.language.vision.frames import as_frames, frame_rate
@@ -220,7 +220,7 @@ def test_a_video_that_takes_too_long_to_decode_is_refused_by_name(monkeypatch: p
 
 def test_no_frame_is_decoded_for_a_client_who_has_left() -> None:
     film, looks = video(20), iter([True] * 30 + [False] * 100)
-    with wanted_while(lambda: next(looks)), pytest.raises(NobodyWaitsError):
+    with holding(still_wanted, lambda: next(looks)), pytest.raises(NobodyWaitsError):
         read_clip(film, RATE, "x")
     assert len(list(looks)) == 99, "it was decoded on"
 

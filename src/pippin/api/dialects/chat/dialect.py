@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import called, invalid, unsupported
+from pippin.api.dialects.shared.fields import about, called, invalid, unsupported
 from pippin.api.dialects.shared.media import Content, part_of, placed
 from pippin.api.dialects.shared.tools import (
     MAX_MESSAGES,
@@ -449,29 +449,25 @@ class Prediction(Struct, tag_field="type", tag="content", kw_only=True):
 
 
 class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
-    messages: Annotated[ChatMessages, Meta(description="The conversation so far.")]
+    messages: Annotated[ChatMessages, about("The conversation so far.")]
     max_completion_tokens: Annotated[
         engine.MostTokens | None,
-        Meta(description="Most new tokens, reasoning among them; wins over `max_tokens`."),
+        about("Most new tokens, reasoning among them; wins over `max_tokens`."),
     ] = None
-    tools: Annotated[GivenTools | None, Meta(description="Functions that may be called.")] = None
-    tool_choice: Annotated[
-        GivenChoice | None, Meta(description="Whether and which of them must be called.")
-    ] = None
-    parallel_tool_calls: Annotated[bool | None, Meta(description="False, or a named tool: one call.")] = None
-    logprobs: Annotated[bool | None, Meta(description="Report the log probability of each token.")] = None
-    top_logprobs: Annotated[
-        engine.TopLogprobs | None, Meta(description="And of this many others beside it.")
-    ] = None
-    modalities: Annotated[tuple[Literal["text"], ...] | None, Meta(description='Only ["text"].')] = None
-    verbosity: Annotated[engine.Verbosity | None, Meta(description="Handed to the chat template.")] = None
+    tools: Annotated[GivenTools | None, about("Functions that may be called.")] = None
+    tool_choice: Annotated[GivenChoice | None, about("Whether and which of them must be called.")] = None
+    parallel_tool_calls: Annotated[bool | None, about("False, or a named tool: one call.")] = None
+    logprobs: Annotated[bool | None, about("Report the log probability of each token.")] = None
+    top_logprobs: Annotated[engine.TopLogprobs | None, about("And of this many others beside it.")] = None
+    modalities: Annotated[tuple[Literal["text"], ...] | None, about('Only ["text"].')] = None
+    verbosity: Annotated[engine.Verbosity | None, about("Handed to the chat template.")] = None
     prediction: Annotated[
         Prediction | None,
-        Meta(description="Text that the answer is expected to repeat: it comes sooner then."),
+        about("Text that the answer is expected to repeat: it comes sooner then."),
     ] = None
     web_search_options: Annotated[
         ChatSearch | None,
-        Meta(description="Let Pippin search the web for the model, where the operator names what searches."),
+        about("Let Pippin search the web for the model, where the operator names what searches."),
     ] = None
 
 

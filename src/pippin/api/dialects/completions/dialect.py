@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import called, invalid, several, unsupported
+from pippin.api.dialects.shared.fields import about, called, invalid, several, unsupported
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.events import Event, Finished, FinishReason, PartDelta, Progress, PromptEcho, Token
 from pippin.core.requests import GenerationRequest
@@ -182,21 +182,19 @@ Prompt = str | tuple[TokenId, ...]
 class CompletionRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
     prompt: Annotated[
         str | tuple[str | TokenId | tuple[TokenId, ...], ...],
-        Meta(
-            description="Text, texts, token ids, or lists of token ids.",
+        about(
+            "Text, texts, token ids, or lists of token ids.",
             extra_json_schema={"minLength": 1, "minItems": 1},
         ),
     ]
-    suffix: Annotated[
-        str | None, Meta(description="Text after the gap, for models with fill-in-the-middle tokens.")
-    ] = None
-    echo: Annotated[bool | None, Meta(description="Begin the answer with the prompt.")] = None
-    best_of: Annotated[shared.Choices | None, Meta(description="The same as `n`: all that run are sent.")] = (
+    suffix: Annotated[str | None, about("Text after the gap, for models with fill-in-the-middle tokens.")] = (
         None
     )
+    echo: Annotated[bool | None, about("Begin the answer with the prompt.")] = None
+    best_of: Annotated[shared.Choices | None, about("The same as `n`: all that run are sent.")] = None
     logprobs: Annotated[
         engine.TopLogprobs | None,
-        Meta(description="Report the log probability of each token, and of so many others."),
+        about("Report the log probability of each token, and of so many others."),
     ] = None
 
 

@@ -15,6 +15,7 @@ from pippin.api.dialects.shared.body_types import in_camel_case, type_of
 from pippin.api.dialects.shared.fields import (
     Contract,
     Unused,
+    about,
     called,
     check_refused,
     decode_json,
@@ -366,27 +367,25 @@ class GenerationConfig(Struct, kw_only=True, omit_defaults=True, rename="camel")
 
 
 class GeminiBody(Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    contents: Annotated[Contents, Meta(description="The conversation so far, in parts.")] = ()
+    contents: Annotated[Contents, about("The conversation so far, in parts.")] = ()
     system_instruction: Annotated[
-        str | Content | None, Meta(description="What the model is told before the conversation.")
+        str | Content | None, about("What the model is told before the conversation.")
     ] = None
     generation_config: Annotated[
         GenerationConfig | None,
-        Meta(description="Sampling, limits, output format, thinking, log probabilities."),
+        about("Sampling, limits, output format, thinking, log probabilities."),
     ] = None
     tools: Annotated[
         tuple[GivenTool, ...] | GivenTool | None,
-        Meta(description="Functions that may be called; tools that run at Google's are left out."),
+        about("Functions that may be called; tools that run at Google's are left out."),
     ] = None
-    tool_config: Annotated[ToolConfig | None, Meta(description="Which functions may or must be called.")] = (
-        None
-    )
-    model: Annotated[str | None, Meta(description="The model, where the address does not name it.")] = None
+    tool_config: Annotated[ToolConfig | None, about("Which functions may or must be called.")] = None
+    model: Annotated[str | None, about("The model, where the address does not name it.")] = None
 
 
 class CountBody(GeminiBody, kw_only=True, omit_defaults=True, rename="camel"):
     generate_content_request: Annotated[
-        GeminiBody | None, Meta(description="What is counted, instead of `contents`.")
+        GeminiBody | None, about("What is counted, instead of `contents`.")
     ] = None
 
 

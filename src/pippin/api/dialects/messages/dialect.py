@@ -22,7 +22,7 @@ from pippin.api.dialects.messages.tools import (
 )
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import Unused, invalid
+from pippin.api.dialects.shared.fields import Unused, about, invalid
 from pippin.api.dialects.shared.frames import COMMENT, Closed, event_frame, typed_frame
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.api.dialects.shared.tools import left_out, pages_of
@@ -451,33 +451,27 @@ class Compaction(Struct, kw_only=True):
 class MessagesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     """Fields of `POST /v1/messages` and, except `max_tokens`, of `POST /v1/messages/count_tokens`."""
 
-    model: Annotated[str, Meta(description="The model; any `claude-*` name may be mapped to one.")]
+    model: Annotated[str, about("The model; any `claude-*` name may be mapped to one.")]
     messages: Annotated[
         Annotated[list[MessageParam], Meta(min_length=1, max_length=100_000)],
-        Meta(description="The conversation; a last message of the assistant is continued."),
+        about("The conversation; a last message of the assistant is continued."),
     ]
-    max_tokens: Annotated[
-        engine.Tokens | None, Meta(description="Most new tokens; required; 0 fills the cache.")
-    ] = None
-    system: Annotated[str | list[dict[str, Any]] | None, Meta(description="Text, or text blocks.")] = None
-    stop_sequences: Annotated[shared.StopTexts | None, Meta(description="Texts that end the answer.")] = None
-    stream: Annotated[bool | None, Meta(description="Send events as they happen.")] = None
-    tools: Annotated[GivenTools | None, Meta(description="Tools that may be called.")] = None
+    max_tokens: Annotated[engine.Tokens | None, about("Most new tokens; required; 0 fills the cache.")] = None
+    system: Annotated[str | list[dict[str, Any]] | None, about("Text, or text blocks.")] = None
+    stop_sequences: Annotated[shared.StopTexts | None, about("Texts that end the answer.")] = None
+    stream: Annotated[bool | None, about("Send events as they happen.")] = None
+    tools: Annotated[GivenTools | None, about("Tools that may be called.")] = None
     tool_choice: Annotated[
-        ChoiceSpec | None, Meta(description="Which tools may or must be called, and whether one at a time.")
+        ChoiceSpec | None, about("Which tools may or must be called, and whether one at a time.")
     ] = None
-    thinking: Annotated[
-        ThinkingSpec | None, Meta(description="Whether and how long to think; none if left out.")
-    ] = None
-    output_config: Annotated[OutputConfig | None, Meta(description="JSON schema, effort.")] = None
-    output_format: Annotated[JsonOutput | None, Meta(description="The schema, under its older name.")] = None
-    n: Annotated[Annotated[int, Meta(ge=1, le=1)] | None, Meta(description="Only 1.")] = None
-    cache_control: Annotated[
-        dict[str, Any] | None, Meta(description="Keep the whole prompt in the cache.")
-    ] = None
-    context_management: Annotated[Any, Meta(description="Accepted: edits make room at Anthropic's.")] = None
+    thinking: Annotated[ThinkingSpec | None, about("Whether and how long to think; none if left out.")] = None
+    output_config: Annotated[OutputConfig | None, about("JSON schema, effort.")] = None
+    output_format: Annotated[JsonOutput | None, about("The schema, under its older name.")] = None
+    n: Annotated[int, about("Only 1.", ge=1, le=1)] | None = None
+    cache_control: Annotated[dict[str, Any] | None, about("Keep the whole prompt in the cache.")] = None
+    context_management: Annotated[Any, about("Accepted: edits make room at Anthropic's.")] = None
     compaction: Annotated[
-        Compaction | None, Meta(description="Answer with a summary, to send in place of the messages.")
+        Compaction | None, about("Answer with a summary, to send in place of the messages.")
     ] = None
 
 

@@ -12,7 +12,15 @@ from msgspec.structs import replace
 from pippin.api.dialects.base import DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import Contract, Unused, called, invalid, unsupported, without_effect
+from pippin.api.dialects.shared.fields import (
+    Contract,
+    Unused,
+    about,
+    called,
+    invalid,
+    unsupported,
+    without_effect,
+)
 from pippin.api.dialects.shared.media import source_of_data
 from pippin.api.dialects.shared.tools import (
     MAX_MESSAGES,
@@ -201,7 +209,7 @@ class OllamaEncoder(Encoder):
 LATEST: Final = ":latest"
 """The tag that Ollama's clients append to a name without one."""
 
-Runner = Annotated[Any, Meta(description="Accepted: the operator says how models run.")]
+Runner = Annotated[Any, about("Accepted: the operator says how models run.")]
 
 
 class OllamaOptions(engine.SamplingFields, kw_only=True, omit_defaults=True):
@@ -209,15 +217,15 @@ class OllamaOptions(engine.SamplingFields, kw_only=True, omit_defaults=True):
 
     num_ctx: Annotated[
         Annotated[int, Meta(ge=1, le=2**40)] | None,
-        Meta(description="Most tokens of prompt and answer together; the model's window at most."),
+        about("Most tokens of prompt and answer together; the model's window at most."),
     ] = None
     num_predict: Annotated[
         Annotated[int, Meta(ge=-2, le=100_000_000)] | None,
-        Meta(description="Most new tokens; -1, -2 and 0 set no limit."),
+        about("Most new tokens; -1, -2 and 0 set no limit."),
     ] = None
-    stop: Annotated[
-        shared.StopText | shared.StopTexts | None, Meta(description="Texts at which the answer ends.")
-    ] = None
+    stop: Annotated[shared.StopText | shared.StopTexts | None, about("Texts at which the answer ends.")] = (
+        None
+    )
     mirostat: Literal[0] | None = None
     tfs_z: Literal[1] | None = None
     mirostat_eta: Unused = None
@@ -241,26 +249,24 @@ class OllamaOptions(engine.SamplingFields, kw_only=True, omit_defaults=True):
 class OllamaFields(Struct, kw_only=True, omit_defaults=True):
     """The fields of both bodies."""
 
-    model: Annotated[engine.Name, Meta(description="Name of a model, with or without `:latest`.")]
-    stream: Annotated[bool | None, Meta(description="Lines of JSON, or one object; true if not set.")] = None
+    model: Annotated[engine.Name, about("Name of a model, with or without `:latest`.")]
+    stream: Annotated[bool | None, about("Lines of JSON, or one object; true if not set.")] = None
     format: Annotated[
-        Literal["", "json"] | dict[str, Any] | None, Meta(description='"json", or a JSON schema to follow.')
+        Literal["", "json"] | dict[str, Any] | None, about('"json", or a JSON schema to follow.')
     ] = None
-    options: Annotated[OllamaOptions | None, Meta(description="Sampling, limits and stops.")] = None
+    options: Annotated[OllamaOptions | None, about("Sampling, limits and stops.")] = None
     think: Annotated[
         bool | Literal["low", "medium", "high", "max"] | None,
-        Meta(description="Whether, or how hard, the model reasons first."),
+        about("Whether, or how hard, the model reasons first."),
     ] = None
     keep_alive: engine.KeepAlive = None
     truncate: Annotated[
         bool | None,
-        Meta(description="False refuses a conversation that is too long; else its oldest turns go."),
+        about("False refuses a conversation that is too long; else its oldest turns go."),
     ] = None
     loop_guard: Annotated[LoopGuard | None, engine.LOOP_GUARD] = None
-    logprobs: Annotated[bool | None, Meta(description="Report the log probability of each token.")] = None
-    top_logprobs: Annotated[
-        engine.TopLogprobs | None, Meta(description="And of this many others beside it.")
-    ] = None
+    logprobs: Annotated[bool | None, about("Report the log probability of each token.")] = None
+    top_logprobs: Annotated[engine.TopLogprobs | None, about("And of this many others beside it.")] = None
 
 
 def model_of(name: str) -> str:
@@ -365,19 +371,19 @@ def tools_of(given: GivenTools | None) -> tuple[Tool, ...]:
 class ChatBody(OllamaFields, kw_only=True, omit_defaults=True):
     messages: Annotated[
         tuple[OllamaMessage, ...],
-        Meta(max_length=MAX_MESSAGES, description="The conversation so far; none loads the model."),
+        about("The conversation so far; none loads the model.", max_length=MAX_MESSAGES),
     ] = ()
-    tools: Annotated[GivenTools | None, Meta(description="Functions that may be called.")] = None
+    tools: Annotated[GivenTools | None, about("Functions that may be called.")] = None
 
 
 class GenerateBody(OllamaFields, kw_only=True, omit_defaults=True):
-    prompt: Annotated[str, Meta(description="What the user says; none loads the model.")] = ""
-    suffix: Annotated[
-        str | None, Meta(description="Text after the gap, for models with fill-in-the-middle tokens.")
-    ] = None
-    system: Annotated[str | None, Meta(description="A system message before the prompt.")] = None
-    images: Annotated[Images | None, Meta(description="Images as base64, for models that see.")] = None
-    raw: Annotated[bool | None, Meta(description="Give the prompt to the model as it is.")] = None
+    prompt: Annotated[str, about("What the user says; none loads the model.")] = ""
+    suffix: Annotated[str | None, about("Text after the gap, for models with fill-in-the-middle tokens.")] = (
+        None
+    )
+    system: Annotated[str | None, about("A system message before the prompt.")] = None
+    images: Annotated[Images | None, about("Images as base64, for models that see.")] = None
+    raw: Annotated[bool | None, about("Give the prompt to the model as it is.")] = None
 
 
 class _OllamaDialect(Dialect[OllamaShape]):

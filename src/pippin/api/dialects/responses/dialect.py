@@ -26,7 +26,7 @@ from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.responses.tools import GivenChoice, GivenTools, Toolbox, tool_choice_of, toolbox_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai as shared
-from pippin.api.dialects.shared.fields import called, convert, invalid, unsupported
+from pippin.api.dialects.shared.fields import about, called, convert, invalid, unsupported
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.api.dialects.shared.tools import left_out
 from pippin.core.completion import Completion
@@ -80,45 +80,38 @@ class ConversationReference(Struct, kw_only=True):
 class ResponsesBody(engine.EngineFields, kw_only=True, omit_defaults=True):
     """Fields of `POST /v1/responses`."""
 
-    model: Annotated[str | None, Meta(description="The model that answers.")] = None
-    input: Annotated[str | list[dict[str, Any]] | None, Meta(description="Text, or items.")] = None
-    instructions: Annotated[str | None, Meta(description="System message before the conversation.")] = None
-    previous_response_id: Annotated[
-        Identifier | None, Meta(description="Stored response that this one continues.")
-    ] = None
-    conversation: Annotated[
-        Identifier | ConversationReference | None, Meta(description="Conversation that this turn joins.")
-    ] = None
-    store: Annotated[bool | None, Meta(description="Keep the response for later turns; default true.")] = None
-    background: Annotated[bool | None, Meta(description="Answer at once, run on; poll for it.")] = None
-    stream: Annotated[bool | None, Meta(description="Send events as they happen.")] = None
-    include: Annotated[tuple[Include, ...] | None, Meta(description="More to put into the answer.")] = None
-    tools: Annotated[GivenTools | None, Meta(description="Tools that may be called.")] = None
-    tool_choice: Annotated[GivenChoice, Meta(description="Which tools may, must or must not be called.")] = (
+    model: Annotated[str | None, about("The model that answers.")] = None
+    input: Annotated[str | list[dict[str, Any]] | None, about("Text, or items.")] = None
+    instructions: Annotated[str | None, about("System message before the conversation.")] = None
+    previous_response_id: Annotated[Identifier | None, about("Stored response that this one continues.")] = (
         None
     )
-    parallel_tool_calls: Annotated[bool | None, Meta(description="False, or a named tool: one call.")] = None
-    max_tool_calls: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
-        Meta(description="Most calls that Pippin makes of MCP tools."),
+    conversation: Annotated[
+        Identifier | ConversationReference | None, about("Conversation that this turn joins.")
     ] = None
-    text: Annotated[
-        TextConfig | None, Meta(description="Format of the text; verbosity goes to the chat template.")
-    ] = None
+    store: Annotated[bool | None, about("Keep the response for later turns; default true.")] = None
+    background: Annotated[bool | None, about("Answer at once, run on; poll for it.")] = None
+    stream: Annotated[bool | None, about("Send events as they happen.")] = None
+    include: Annotated[tuple[Include, ...] | None, about("More to put into the answer.")] = None
+    tools: Annotated[GivenTools | None, about("Tools that may be called.")] = None
+    tool_choice: Annotated[GivenChoice, about("Which tools may, must or must not be called.")] = None
+    parallel_tool_calls: Annotated[bool | None, about("False, or a named tool: one call.")] = None
+    max_tool_calls: Annotated[int, about("Most calls that Pippin makes of MCP tools.", ge=1)] | None = None
+    text: Annotated[TextConfig | None, about("Format of the text; verbosity goes to the chat template.")] = (
+        None
+    )
     max_output_tokens: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None,
-        Meta(description="Most new tokens, reasoning included."),
+        about("Most new tokens, reasoning included."),
     ] = None
-    top_logprobs: Annotated[
-        engine.TopLogprobs | None, Meta(description="Alternatives beside each token.")
-    ] = None
-    stop: Annotated[shared.StopText | shared.StopTexts | None, Meta(description="Ends the answer.")] = None
-    n: Annotated[Annotated[int, Meta(ge=1, le=1)] | None, Meta(description="Only 1.")] = None
-    metadata: Annotated[Metadata | None, Meta(description="Given back with the response.")] = None
-    service_tier: Annotated[str | None, Meta(description="Given back with the response.")] = None
-    safety_identifier: Annotated[str | None, Meta(description="Given back with the response.")] = None
-    prompt_cache_key: Annotated[str | None, Meta(description="Given back with the response.")] = None
-    user: Annotated[str | None, Meta(description="Given back with the response.")] = None
+    top_logprobs: Annotated[engine.TopLogprobs | None, about("Alternatives beside each token.")] = None
+    stop: Annotated[shared.StopText | shared.StopTexts | None, about("Ends the answer.")] = None
+    n: Annotated[int, about("Only 1.", ge=1, le=1)] | None = None
+    metadata: Annotated[Metadata | None, about("Given back with the response.")] = None
+    service_tier: Annotated[str | None, about("Given back with the response.")] = None
+    safety_identifier: Annotated[str | None, about("Given back with the response.")] = None
+    prompt_cache_key: Annotated[str | None, about("Given back with the response.")] = None
+    user: Annotated[str | None, about("Given back with the response.")] = None
 
 
 class ResponsesDialect(shared.OpenAIErrors, Dialect[ResponseShape]):

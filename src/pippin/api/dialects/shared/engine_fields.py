@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from pippin.api.dialects.shared.fields import (
+    about,
     called,
     check_depth,
     check_refused,
@@ -63,17 +64,15 @@ class SamplingFields(Struct, kw_only=True, omit_defaults=True):
     xtc_threshold: Annotated[float, p.XTC_THRESHOLD.wire_meta] | None = None
     repetition_penalty: Penalty | None = None
     repetition_context_size: PenaltyWindow | None = None
-    repeat_penalty: Annotated[
-        Penalty | None, Meta(description="llama.cpp's name of `repetition_penalty`.")
-    ] = None
+    repeat_penalty: Annotated[Penalty | None, about("llama.cpp's name of `repetition_penalty`.")] = None
     repeat_last_n: Annotated[
-        PenaltyWindow | None, Meta(description="llama.cpp's name of `repetition_context_size`.")
+        PenaltyWindow | None, about("llama.cpp's name of `repetition_context_size`.")
     ] = None
     presence_penalty: Annotated[float, p.PRESENCE_PENALTY.wire_meta] | None = None
     presence_context_size: Annotated[int, p.PRESENCE_CONTEXT.wire_meta] | None = None
     frequency_penalty: Annotated[float, p.FREQUENCY_PENALTY.wire_meta] | None = None
     frequency_context_size: Annotated[int, p.FREQUENCY_CONTEXT.wire_meta] | None = None
-    logit_bias: Annotated[Biases | None, Meta(description="Token id to what is added to its logit.")] = None
+    logit_bias: Annotated[Biases | None, about("Token id to what is added to its logit.")] = None
     seed: Annotated[int, p.SEED.wire_meta] | None = None
 
 
@@ -115,8 +114,8 @@ class JsonObjectFormat(Struct, tag_field="type", tag="json_object"):
 
 
 class NamedSchema(Struct, kw_only=True):
-    name: Annotated[str, Meta(min_length=1, max_length=64, description="Accepted: no model is told of it.")]
-    description: Annotated[str | None, Meta(description="Accepted: no model is told of it.")] = None
+    name: Annotated[str, about("Accepted: no model is told of it.", min_length=1, max_length=64)]
+    description: Annotated[str | None, about("Accepted: no model is told of it.")] = None
     schema: dict[str, Any] | bool | None = None
     strict: bool | None = None
 
@@ -152,9 +151,7 @@ class StructuredOutputs(Struct, kw_only=True):
         bool | None, refused('write "additionalProperties": false in the schema.')
     ] = None
     whitespace_pattern: Annotated[str | None, refused("leave it out; whitespace is kept compact.")] = None
-    disable_fallback: Annotated[
-        bool | None, Meta(description="Accepted: there is nothing to fall back to.")
-    ] = None
+    disable_fallback: Annotated[bool | None, about("Accepted: there is nothing to fall back to.")] = None
 
 
 class Wanted(NamedTuple):
@@ -262,7 +259,7 @@ class ReasoningOptions(Struct, kw_only=True):
     exclude: bool | None = None
     summary: Any = None
     generate_summary: Any = None
-    context: Annotated[str | None, Meta(description="Accepted with a warning in the log.")] = None
+    context: Annotated[str | None, about("Accepted with a warning in the log.")] = None
     mode: str | None = None
 
 
@@ -273,96 +270,88 @@ class Compaction(Struct, kw_only=True):
 
 KeepAlive = Annotated[
     float | str | None,
-    Meta(
-        description="How long the model stays loaded, if an administrator asks: seconds, or `5m`; -1 for ever."
-    ),
+    about("How long the model stays loaded, if an administrator asks: seconds, or `5m`; -1 for ever."),
 ]
-LOOP_GUARD = Meta(description="What to do with an answer that repeats itself: `off`, `warn` or `stop`.")
+LOOP_GUARD = about("What to do with an answer that repeats itself: `off`, `warn` or `stop`.")
 
 
 class EngineFields(SamplingFields, kw_only=True, omit_defaults=True):
     """Base of the dialects' request structs."""
 
-    response_format: Annotated[ResponseFormat | None, Meta(description="Form of the answer.")] = None
+    response_format: Annotated[ResponseFormat | None, about("Form of the answer.")] = None
     structured_outputs: Annotated[
-        StructuredOutputs | None, Meta(description="A JSON schema, regex, choice or grammar to follow.")
+        StructuredOutputs | None, about("A JSON schema, regex, choice or grammar to follow.")
     ] = None
-    guided_json: Annotated[Schema | None, Meta(description="JSON schema to follow.")] = None
-    guided_regex: Annotated[Pattern | None, Meta(description="Regular expression to follow.")] = None
-    guided_choice: Annotated[Options | None, Meta(description="Texts of which one is answered.")] = None
-    guided_grammar: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
-    grammar: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
-    ebnf: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
-    regex: Annotated[Pattern | None, Meta(description="Regular expression to follow.")] = None
-    json_schema: Annotated[Schema | None, Meta(description="JSON schema to follow (llama.cpp).")] = None
-    enable_thinking: Annotated[bool | None, Meta(description="Think before answering.")] = None
+    guided_json: Annotated[Schema | None, about("JSON schema to follow.")] = None
+    guided_regex: Annotated[Pattern | None, about("Regular expression to follow.")] = None
+    guided_choice: Annotated[Options | None, about("Texts of which one is answered.")] = None
+    guided_grammar: Annotated[GrammarText | None, about("Lark or GBNF grammar to follow.")] = None
+    grammar: Annotated[GrammarText | None, about("Lark or GBNF grammar to follow.")] = None
+    ebnf: Annotated[GrammarText | None, about("Lark or GBNF grammar to follow.")] = None
+    regex: Annotated[Pattern | None, about("Regular expression to follow.")] = None
+    json_schema: Annotated[Schema | None, about("JSON schema to follow (llama.cpp).")] = None
+    enable_thinking: Annotated[bool | None, about("Think before answering.")] = None
     reasoning: Annotated[
-        ReasoningOptions | bool | Effort | None, Meta(description="Effort and length of the reasoning.")
+        ReasoningOptions | bool | Effort | None, about("Effort and length of the reasoning.")
     ] = None
-    reasoning_effort: Annotated[Effort | None, Meta(description="How much to think; none is off.")] = None
-    thinking_budget: Annotated[Tokens | None, Meta(description="Most tokens of reasoning.")] = None
-    thinking_token_budget: Annotated[Tokens | None, Meta(description="vLLM's name for it.")] = None
-    thinking_start_token: Annotated[Marker | None, Meta(description="Text that opens reasoning.")] = None
-    thinking_end_token: Annotated[Marker | None, Meta(description="Text that closes reasoning.")] = None
-    include_reasoning: Annotated[bool | None, Meta(description="False leaves reasoning out.")] = None
-    chat_template_kwargs: Annotated[
-        Variables | None, Meta(description="Variables for the chat template.")
-    ] = None
-    documents: Annotated[Documents | None, Meta(description="For templates that quote them.")] = None
+    reasoning_effort: Annotated[Effort | None, about("How much to think; none is off.")] = None
+    thinking_budget: Annotated[Tokens | None, about("Most tokens of reasoning.")] = None
+    thinking_token_budget: Annotated[Tokens | None, about("vLLM's name for it.")] = None
+    thinking_start_token: Annotated[Marker | None, about("Text that opens reasoning.")] = None
+    thinking_end_token: Annotated[Marker | None, about("Text that closes reasoning.")] = None
+    include_reasoning: Annotated[bool | None, about("False leaves reasoning out.")] = None
+    chat_template_kwargs: Annotated[Variables | None, about("Variables for the chat template.")] = None
+    documents: Annotated[Documents | None, about("For templates that quote them.")] = None
     continue_final_message: Annotated[
-        bool | None, Meta(description="Go on with the last assistant message instead of a new turn.")
+        bool | None, about("Go on with the last assistant message instead of a new turn.")
     ] = None
     add_generation_prompt: Annotated[
-        bool | None, Meta(description="False only together with `continue_final_message`.")
+        bool | None, about("False only together with `continue_final_message`.")
     ] = None
-    tool_parser: Annotated[Name | None, Meta(description="Format of tool calls in the output.")] = None
+    tool_parser: Annotated[Name | None, about("Format of tool calls in the output.")] = None
     parse_tool_calls: Annotated[
-        bool | None, Meta(description="False leaves calls in the text, as the model wrote them.")
+        bool | None, about("False leaves calls in the text, as the model wrote them.")
     ] = None
     reasoning_format: Annotated[
         Literal["auto", "deepseek", "parsed", "hidden", "none", "raw", "deepseek-legacy"] | None,
-        Meta(
-            description="Of llama.cpp and Groq; reasoning is read apart (`parsed`), or left out (`hidden`)."
-        ),
+        about("Of llama.cpp and Groq; reasoning is read apart (`parsed`), or left out (`hidden`)."),
     ] = None
     json_spacing: Annotated[
         JsonSpacing | None,
-        Meta(description="White space in JSON that a format asks for: Pippin's own field, as the option."),
+        about("White space in JSON that a format asks for: Pippin's own field, as the option."),
     ] = None
-    min_tokens: Annotated[Tokens | None, Meta(description="Least tokens before an end.")] = None
-    ignore_eos: Annotated[bool | None, Meta(description="Go on after the end-of-text token.")] = None
+    min_tokens: Annotated[Tokens | None, about("Least tokens before an end.")] = None
+    ignore_eos: Annotated[bool | None, about("Go on after the end-of-text token.")] = None
     loop_guard: Annotated[LoopGuard | None, LOOP_GUARD] = None
-    stop_token_ids: Annotated[TokenIds | None, Meta(description="Tokens that end the answer.")] = None
-    include_stop_str_in_output: Annotated[bool | None, Meta(description="Keep the stop text.")] = None
-    adapter_path: Annotated[Name | None, Meta(description="Name of a LoRA adapter that is served.")] = None
-    adapters: Annotated[
-        Name | tuple[Name, ...] | None, Meta(description="The same, as mlx-lm's server has it.")
-    ] = None
+    stop_token_ids: Annotated[TokenIds | None, about("Tokens that end the answer.")] = None
+    include_stop_str_in_output: Annotated[bool | None, about("Keep the stop text.")] = None
+    adapter_path: Annotated[Name | None, about("Name of a LoRA adapter that is served.")] = None
+    adapters: Annotated[Name | tuple[Name, ...] | None, about("The same, as mlx-lm's server has it.")] = None
     keep_alive: KeepAlive = None
     context_management: Annotated[
         Annotated[tuple[Compaction, ...], Meta(max_length=1)] | None,
-        Meta(description="Compaction of a conversation that does not fit; [] is none."),
+        about("Compaction of a conversation that does not fit; [] is none."),
     ] = None
     truncation: Annotated[
-        Literal["auto", "disabled"] | None, Meta(description="Drop the oldest messages that do not fit.")
+        Literal["auto", "disabled"] | None, about("Drop the oldest messages that do not fit.")
     ] = None
-    timeout: Annotated[Seconds | None, Meta(description="Seconds that the request may take.")] = None
+    timeout: Annotated[Seconds | None, about("Seconds that the request may take.")] = None
     priority: Annotated[
         Annotated[int, Meta(ge=-(2**31), lt=2**31)] | None,
-        Meta(description="Lower numbers run first; those below 0 are administrators'."),
+        about("Lower numbers run first; those below 0 are administrators'."),
     ] = None
     cache_salt: Annotated[
         Annotated[str, Meta(min_length=1, max_length=512)] | None,
-        Meta(description="Keeps cached prompts apart from requests with another salt."),
+        about("Keeps cached prompts apart from requests with another salt."),
     ] = None
-    min_pixels: Annotated[Pixels | None, Meta(description="Least pixels of an image.")] = None
-    max_pixels: Annotated[Pixels | None, Meta(description="Most pixels of an image.")] = None
+    min_pixels: Annotated[Pixels | None, about("Least pixels of an image.")] = None
+    max_pixels: Annotated[Pixels | None, about("Most pixels of an image.")] = None
     resize_shape: Annotated[
         Annotated[tuple[Annotated[int, Meta(ge=1, le=16384)], ...], Meta(min_length=1, max_length=2)] | None,
-        Meta(description="Height and width that images are brought to."),
+        about("Height and width that images are brought to."),
     ] = None
-    video_fps: Annotated[FramesPerSecond | None, Meta(description="Frames a second of a video.")] = None
-    video_max_frames: Annotated[Frames | None, Meta(description="Most frames of it.")] = None
+    video_fps: Annotated[FramesPerSecond | None, about("Frames a second of a video.")] = None
+    video_max_frames: Annotated[Frames | None, about("Most frames of it.")] = None
 
 
 def thinking_of(fields: EngineFields) -> Thinking:

@@ -39,7 +39,13 @@ SLICE: Final = 1 << 20  # bytes counted at a time, after which other threads may
 
 TOO_LARGE: Final = "holds a number of more than 64 bits."
 
-Unused = Annotated[Any, Meta(description="Accepted without effect.")]
+
+def about(help: str, **bounds: Any) -> Meta:
+    """The help of a field, and the `bounds` of its value as `Meta` takes them."""
+    return Meta(description=help, **bounds)
+
+
+Unused = Annotated[Any, about("Accepted without effect.")]
 """A documented key of an object that has no effect here, and whose value is not checked."""
 
 _NEUTRAL = (b"null", b"false", b"0", b"0.0", b"[]", b"{}", b'""')
@@ -350,13 +356,9 @@ def check_depth(value: Any, param: str) -> None:
 def _levels_inside(value: Any) -> Iterator[list[Any]]:
     """The values inside a value, level by level."""
     level = [value]
-    while level:
-        following: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                following.extend(item.values())
-            elif isinstance(item, list):
-                following.extend(item)
-        if following:
-            yield following
-        level = following
+    while level := [
+        inner
+        for item in level
+        for inner in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
+    ]:
+        yield level

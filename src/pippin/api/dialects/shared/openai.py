@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pippin.api.dialects.shared.engine_fields import EngineFields, MostTokens, Name
-from pippin.api.dialects.shared.fields import Body, Contract, names_of, unsupported, without_effect
+from pippin.api.dialects.shared.fields import Body, Contract, about, names_of, unsupported, without_effect
 from pippin.api.dialects.shared.frames import DONE
 from pippin.core.conversation import ToolChoice
 from pippin.core.errors import ErrorKind, ErrorReport
@@ -38,27 +38,27 @@ def contract_of(body: type[Body], module: str, required: frozenset[str] = frozen
 class StreamOptions(Struct, kw_only=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    include_obfuscation: Annotated[bool | None, Meta(description="Accepted: no chunk is ever padded.")] = None
+    include_obfuscation: Annotated[bool | None, about("Accepted: no chunk is ever padded.")] = None
 
 
 class OpenAIFields(EngineFields, kw_only=True, omit_defaults=True):
     model: Annotated[
-        Name, Meta(description="Id or alias of a model; `default`, or none, is the one that is served.")
+        Name, about("Id or alias of a model; `default`, or none, is the one that is served.")
     ] = "default"
-    stream: Annotated[bool | None, Meta(description="Send the answer as server-sent events.")] = None
-    stream_options: Annotated[StreamOptions | None, Meta(description="What a stream reports.")] = None
+    stream: Annotated[bool | None, about("Send the answer as server-sent events.")] = None
+    stream_options: Annotated[StreamOptions | None, about("What a stream reports.")] = None
     return_progress: Annotated[
         bool | None,
-        Meta(description="Of llama.cpp: a stream tells in `prompt_progress` how far the prompt is."),
+        about("Of llama.cpp: a stream tells in `prompt_progress` how far the prompt is."),
     ] = None
-    n: Annotated[Choices | None, Meta(description="Answers, computed beside one another.")] = None
+    n: Annotated[Choices | None, about("Answers, computed beside one another.")] = None
     stop: Annotated[
-        StopText | StopTexts | None, Meta(description="Texts at which the answer ends; they are left out.")
+        StopText | StopTexts | None, about("Texts at which the answer ends; they are left out.")
     ] = None
-    max_tokens: Annotated[MostTokens | None, Meta(description="Most new tokens; -1 is no limit.")] = None
-    skip_special_tokens: Annotated[bool | None, Meta(description="Only true: markup never leaks.")] = None
+    max_tokens: Annotated[MostTokens | None, about("Most new tokens; -1 is no limit.")] = None
+    skip_special_tokens: Annotated[bool | None, about("Only true: markup never leaks.")] = None
     tool_argument_recovery: Annotated[
-        Literal["none"] | None, Meta(description='Only "none": arguments are never rewritten.')
+        Literal["none"] | None, about('Only "none": arguments are never rewritten.')
     ] = None
 
 

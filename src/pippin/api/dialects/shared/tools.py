@@ -114,14 +114,10 @@ def call_of(call: GivenCall, at: str) -> ToolCall:
         if call.custom is not None or call.type == "custom":
             raise unsupported(f"{at}.custom", "only calls of functions are supported.")
         raise invalid(f"{at}.function", "is required.")
-    name = call.function.name
-    return ToolCall(call.id or name, name, arguments_of(call.function.arguments))
-
-
-def arguments_of(arguments: str | dict[str, Any] | None) -> str:
+    name, arguments = call.function.name, call.function.arguments
     if isinstance(arguments, dict):  # some clients send parsed arguments
-        return msgspec.json.encode(arguments).decode()
-    return arguments or "{}"
+        arguments = msgspec.json.encode(arguments).decode()
+    return ToolCall(call.id or name, name, arguments or "{}")
 
 
 class CallsInOrder:

@@ -17,7 +17,13 @@ export async function suggestions(purpose = "chat") {
       element("td", { class: "number" }, bytes(needed)),
     ),
   );
-  const head = element("tr", {}, element("th", { scope: "col" }, "Model"), element("th", { scope: "col", class: "number" }, "Download"), element("th", { scope: "col", class: "number" }, "Memory"));
+  const head = element(
+    "tr",
+    {},
+    element("th", { scope: "col" }, "Model"),
+    element("th", { scope: "col", class: "number" }, "Download"),
+    element("th", { scope: "col", class: "number" }, "Memory"),
+  );
   return element(
     "div",
     {},

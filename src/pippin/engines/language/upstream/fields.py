@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from pippin.engines.language.configuration import Config, fields_of, head_size, turns_of, unread
@@ -143,9 +144,10 @@ def refuse_unlike(config: Config, taken: Container[str], names: Iterable[str]) -
             raise unread(f"{name} {value!r}")
 
 
-def names_read(modules: Iterable[str]) -> set[str]:
-    """The names of attributes that the code of these modules reads: some classes keep fields that nothing asks for."""
-    nodes = (node for name in modules for node in ast.walk(ast.parse(inspect.getsource(sys.modules[name]))))
+@cache
+def names_read(module: str) -> set[str]:
+    """The names of attributes that the code of a module reads: some classes keep fields that nothing asks for."""
+    nodes = ast.walk(ast.parse(inspect.getsource(sys.modules[module])))
     return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
 
 

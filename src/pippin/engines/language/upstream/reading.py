@@ -209,7 +209,7 @@ class _Read:
     def __contains__(self, name: object) -> bool:
         kinds = {kind for each in self._model.modules() for kind in type(each).__mro__}
         modules = {kind.__module__ for kind in kinds if kind.__module__.startswith(("mlx_lm.", "mlx_vlm."))}
-        return name in self._names and name in names_read(modules)
+        return name in self._names and any(name in names_read(module) for module in modules)
 
 
 def _refuse_left_out(model: nn.Module, config: Config) -> None:

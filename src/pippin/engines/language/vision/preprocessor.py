@@ -325,4 +325,4 @@ def _read_by(kind: type) -> set[str] | None:
     """The names that the code of a class of mlx-vlm reads: some keep settings that nothing asks for. None for a class
     of another library."""
     modules = {each.__module__ for each in kind.__mro__ if each.__module__.startswith("mlx_vlm.")}
-    return names_read(modules) if modules else None
+    return set[str]().union(*map(names_read, modules)) if modules else None

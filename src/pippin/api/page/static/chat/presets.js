@@ -12,7 +12,11 @@ export class Presets {
     this.now = now;
     this.choice = element("select", { "aria-label": "Preset", class: "grow", on: { change: () => this.choose(use) } });
     this.drop = button("Delete", () => this.delete(), { class: "small" });
-    place.append(element("div", { class: "row" }, this.choice, button("Save", () => this.save(), { class: "small", title: "Keep the system prompt and the parameters under a name" }), this.drop));
+    const save = button("Save", () => this.save(), {
+      class: "small",
+      title: "Keep the system prompt and the parameters under a name",
+    });
+    place.append(element("div", { class: "row" }, this.choice, save, this.drop));
     this.draw("");
   }
 

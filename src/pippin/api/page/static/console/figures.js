@@ -14,7 +14,11 @@ export function figuresPanel() {
     { plot: new Plot("Prompt tokens/s", short), read: (status) => status.prompt_tps },
     { plot: new Plot("Running requests", whole), read: (status) => status.num_running, of: (status) => `${whole(status.num_waiting)} waiting` },
     { plot: new Plot("Longest gap", (value) => `${short(value * 1000)} ms`), read: ({ requests }) => gaps.longest(requests, performance.now()) },
-    { plot: new Plot("Models in memory", bytes), read: ({ model_manager: { models } }) => models.reduce((sum, each) => sum + (each.footprint_bytes ?? 0), 0), of: (status) => `of ${bytes(status.model_manager.memory_limit_bytes)}` },
+    {
+      plot: new Plot("Models in memory", bytes),
+      read: ({ model_manager: { models } }) => models.reduce((sum, each) => sum + (each.footprint_bytes ?? 0), 0),
+      of: (status) => `of ${bytes(status.model_manager.memory_limit_bytes)}`,
+    },
     { plot: new Plot("Device memory", bytes), read: (status) => status.metal.active_memory_gb * GIB },
     { plot: new Plot("KV cache", bytes), read: (status) => status.kv.bytes },
     { plot: new Plot("Prefix cache", bytes), read: (status) => status.cache.resident_bytes, of: ({ cache }) => `${percent(cache.token_hit_rate)} found` },

@@ -53,7 +53,11 @@ function searchForm(input) {
       return element("tr", {}, ...[id, whole(downloads), take].map((cell) => element("td", {}, cell)));
     });
     const head = element("tr", {}, ...["Model", "Downloads"].map((each) => element("th", { scope: "col" }, each)), element("td"));
-    return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Found on the hub" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
+    return element(
+      "div",
+      { class: "wide", tabindex: "0", role: "region", "aria-label": "Found on the hub" },
+      element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)),
+    );
   }
 
   words.addEventListener("keydown", (event) => {

@@ -41,7 +41,12 @@ export function logPanel() {
 
   function row({ time, level: each, text }) {
     const when = new Date(time * 1000);
-    const line = element("li", { class: each, "data-level": each === "critical" ? "error" : each }, element("time", { datetime: when.toISOString() }, when.toLocaleTimeString("en", { hour12: false })), element("span", {}, text));
+    const line = element(
+      "li",
+      { class: each, "data-level": each === "critical" ? "error" : each },
+      element("time", { datetime: when.toISOString() }, when.toLocaleTimeString("en", { hour12: false })),
+      element("span", {}, text),
+    );
     line.hidden = !wanted(line);
     return line;
   }

@@ -99,10 +99,17 @@ function verified({ id, verification }) {
 async function showReport(id) {
   const { verification } = await askJson(`/v1/models/${encodeURIComponent(id)}`);
   const found = verification.findings.map(({ severity, text, meaning, advice, command }) =>
-    element("li", { class: severity === "fault" ? "error" : null }, `${severity}: ${text} ${meaning ?? ""}`, advice ? element("i", {}, ` ${advice} `) : null, command ? element("code", {}, command) : null),
+    element(
+      "li",
+      { class: severity === "fault" ? "error" : null },
+      `${severity}: ${text} ${meaning ?? ""}`,
+      advice ? element("i", {}, ` ${advice} `) : null,
+      command ? element("code", {}, command) : null,
+    ),
   );
   const when = new Date(verification.at * 1000).toLocaleString();
-  await told(`${id}: ${verification.verdict}`, element("div", {}, element("p", { class: "quiet" }, `Verified ${when}.`), element("ul", { class: "findings" }, ...found)));
+  const head = element("p", { class: "quiet" }, `Verified ${when}.`);
+  await told(`${id}: ${verification.verdict}`, element("div", {}, head, element("ul", { class: "findings" }, ...found)));
 }
 
 async function sayHow(id) {

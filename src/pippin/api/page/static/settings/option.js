@@ -11,7 +11,19 @@ export function optionRow(option, value) {
   const row = element(
     "div",
     { class: "setting", "data-name": name, "data-hot": hot, "data-words": `${name} ${help}`.toLowerCase() },
-    element("div", {}, element(hot ? "label" : "div", { for: hot ? id : null }, help.replace(/\.$/, "")), element("small", { class: "quiet" }, element("code", {}, hot ? name : flag), ` · ${expected(option)} · ${written(option.default) || "not set"} by default`, hot ? "" : " · needs a restart"), said),
+    element(
+      "div",
+      {},
+      element(hot ? "label" : "div", { for: hot ? id : null }, help.replace(/\.$/, "")),
+      element(
+        "small",
+        { class: "quiet" },
+        element("code", {}, hot ? name : flag),
+        ` · ${expected(option)} · ${written(option.default) || "not set"} by default`,
+        hot ? "" : " · needs a restart",
+      ),
+      said,
+    ),
   );
   const mark = (now) => row.classList.toggle("changed", JSON.stringify(now) !== JSON.stringify(option.default));
   mark(value);

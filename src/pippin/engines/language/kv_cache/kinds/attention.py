@@ -100,12 +100,7 @@ class BatchedAttention(BatchedCache):
                 return None if N == 1 else "causal"
             if slots.count == N:
                 return slots.mask
-        queries = self._positions(N)[..., None]
-        keys = mx.arange(self._reach())
-        mask = keys <= queries
-        if window_size is not None:
-            mask = mask & (keys > queries - window_size)
-        return mask[:, None]
+        return _seen(self._positions(N), self._reach(), window_size)
 
     def _positions(self, count: int) -> mx.array:
         """Indexes of the step's next tokens in their sequences, [computed slots, count] or [1, count]."""
@@ -199,6 +194,15 @@ class BatchedAttention(BatchedCache):
 
     def arrays(self) -> list[mx.array]:
         return self.buffers
+
+
+def _seen(positions: mx.array, reach: int, window_size: int | None) -> mx.array:
+    """Which of the first keys, as far as these `reach`, the tokens at some positions [rows, count] see."""
+    queries, keys = positions[..., None], mx.arange(reach)
+    mask = keys <= queries
+    if window_size is not None:
+        mask = mask & (keys > queries - window_size)
+    return mask[:, None]
 
 
 def enlarged(buffer: mx.array, slots: int, size: int) -> mx.array:
@@ -324,12 +328,7 @@ class JoinedAttention:
         return mx.concatenate(padded)
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> mx.array:
-        queries = (self._starts[:, None] + mx.arange(N))[..., None]
-        keys = mx.arange(self._longest)
-        mask = keys <= queries
-        if window_size is not None:
-            mask = mask & (keys > queries - window_size)
-        return mask[:, None]
+        return _seen(self._starts[:, None] + mx.arange(N), self._longest, window_size)
 
 
 class BatchedQuantized(BatchedAttention):
