@@ -59,7 +59,10 @@ import sys
 for name in ("pippin_kernels", "mlx_vlm", "mlx_audio", "PIL", "av", "pypdfium2", "mcp", "ray", "cryptography"):
     sys.modules[name] = None
 
-import pippin.api.server, pippin.cli.main
+import pippin.api.server, pippin.cli.main, pippin.cli.verbs.serve
+
+assert not {"httpcore", "httpx", "httpx2"} & sys.modules.keys(), "only media by address need these"
+
 from pippin.core.conversation import Message, Text
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest
