@@ -99,8 +99,7 @@ def test_models_on_a_mac_stay_within_the_gpus_working_set(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    total = SimpleNamespace(total=gigabytes << 30)
-    monkeypatch.setattr(module.psutil, "virtual_memory", lambda: total)
+    monkeypatch.setattr(module, "machine_memory", lambda: gigabytes << 30)
     monkeypatch.setattr(module, "accelerator", lambda: "metal")
     monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=f"{said}\n"))
     working_set.cache_clear()

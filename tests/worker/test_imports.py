@@ -90,3 +90,10 @@ def test_a_text_model_answers_where_no_extra_is_installed_and_no_kernel_compiled
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Finished(")
+
+
+def test_a_question_to_a_running_server_imports_little_of_what_serves() -> None:
+    """`pippin run hi` opens the catalog, to see whether `hi` names a model."""
+    words = "import sys, pippin.catalog, pippin.cli.main, pippin.cli.verbs.run; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=60)
+    assert not {"asyncio", "psutil", "numpy", "pippin.api", "pippin.runtime"} & set(done.stdout.split())
