@@ -175,8 +175,11 @@ class MediaResolver:
 
 
 def _import_downloads() -> "type[Downloads]":
+    import anyio
+
     from pippin.api.answers.downloads import Downloads
 
+    anyio.run(anyio.sleep, 0)  # what it imports when it first runs
     return Downloads
 
 
