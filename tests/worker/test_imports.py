@@ -62,7 +62,7 @@ for name in ("pippin_kernels", "mlx_vlm", "mlx_audio", "PIL", "av", "pypdfium2",
 import pippin.api.server, pippin.cli.main, pippin.cli.verbs.serve
 
 assert not {"httpcore", "httpx", "httpx2"} & sys.modules.keys(), "only media by address need these"
-pippin.api.answers.media._import_downloads()
+pippin.api.answers.media.MediaResolver(pippin.config.options.server.ServerOptions()).downloads
 assert "anyio._backends._asyncio" in sys.modules, "the event loop would wait for it"
 
 from pippin.core.conversation import Message, Text

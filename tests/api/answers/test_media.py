@@ -111,7 +111,7 @@ def resolver(**options: object) -> MediaResolver:
 def on_loopback(**options: object) -> MediaResolver:
     media = resolver(**options)
     with patch("pippin.api.answers.downloads.may_connect_to", lambda host, address, listed: True):
-        media._downloads = Downloads(ServerOptions(**options))  # type: ignore[arg-type]
+        media.downloads = Downloads(ServerOptions(**options))  # type: ignore[arg-type]
     return media
 
 

@@ -201,14 +201,7 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
         self._may_connect = may_connect
         self._inner = httpcore.AnyIOBackend()
 
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
+    async def connect_tcp(self, host: str, port: int, *given: Any, **how: Any) -> httpcore.AsyncNetworkStream:
         loop = asyncio.get_running_loop()
         try:
             answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -225,5 +218,5 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
         [*others, last] = dict.fromkeys(found)
         for address in others:
             with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
-                return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
-        return await self._inner.connect_tcp(last, port, timeout, local_address, socket_options)
+                return await self._inner.connect_tcp(address, port, *given, **how)
+        return await self._inner.connect_tcp(last, port, *given, **how)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,6 @@ class MediaResolver:
     def __init__(self, options: ServerOptions) -> None:
         self._forbidden = "offline" if options.offline else "" if options.media_fetch else "no-media-fetch"
         self._options = options
-        self._downloads: Downloads | None = None  # until the first address
         self._root = Path(options.media_path).resolve() if options.media_path else None
         self._most_bytes = int(options.media_max_mb * 2**20)
         self._seconds = options.media_timeout
@@ -160,11 +160,18 @@ class MediaResolver:
                 f"is an address to fetch, which `--{self._forbidden}` forbids; send the bytes as a data: URI."
             )
             raise invalid(param, reason)
-        # What it imports takes as long as several steps, and most servers never fetch anything.
-        kind = await asyncio.to_thread(_import_downloads)
-        self._downloads = self._downloads or kind(self._options)
-        data, mime = await self._downloads.get(url, param)
-        return self._checked(data, mime, param)
+        # What that imports takes as long as several steps, and most servers never fetch anything.
+        downloads = await asyncio.to_thread(getattr, self, "downloads")
+        return self._checked(*await downloads.get(url, param), param)
+
+    @cached_property
+    def downloads(self) -> "Downloads":
+        import anyio
+
+        from pippin.api.answers.downloads import Downloads
+
+        anyio.run(anyio.sleep, 0)  # what it imports when it first runs
+        return Downloads(self._options)
 
     def _checked(self, data: bytes, mime: str | None, param: str) -> Inline:
         if not data:
@@ -172,15 +179,6 @@ class MediaResolver:
         if len(data) > self._most_bytes:
             raise too_large(param, self._most_bytes)
         return Inline(data, mime)
-
-
-def _import_downloads() -> "type[Downloads]":
-    import anyio
-
-    from pippin.api.answers.downloads import Downloads
-
-    anyio.run(anyio.sleep, 0)  # what it imports when it first runs
-    return Downloads
 
 
 def _check_count(parts: Iterable[Part], param: str) -> None:
