@@ -35,6 +35,7 @@ KINDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "sliding window": ("gemma3_text", {}),
     "hybrid": ("qwen3_next", {}),
     "quantised KV": ("llama", {"kv_bits": 8}),
+    "KV in 4 bits": ("llama", {"kv_bits": 4}),
     "latent": ("deepseek_v32", {}),
 }
 Session = list[GenerationRequest]
@@ -101,6 +102,12 @@ def with_thoughts(session: Session) -> Session:
     return [replace(each, messages=tuple(map(thoughtful, each.messages or ()))) for each in session]
 
 
+def reminded(session: Session) -> Session:
+    """Each request ends with a system message that the next one lacks."""
+    told = (Message("system", (Text(f"Budget: {number} of 200 used."),)) for number in itertools.count())
+    return [replace(each, messages=(*(each.messages or ()), next(told))) for each in session]
+
+
 SYSTEM: Final = ("system", "developer")
 CHANGED: Final[dict[str, Callable[[Session], Session]]] = {
     "": list,
@@ -110,6 +117,7 @@ CHANGED: Final[dict[str, Callable[[Session], Session]]] = {
     "a tool less": a_tool_less,
     "reordered": reordered,
     "left out": left_out,
+    "reminded": reminded,
 }
 
 

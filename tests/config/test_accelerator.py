@@ -99,15 +99,14 @@ def test_models_on_a_mac_stay_within_the_gpus_working_set(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    total = SimpleNamespace(total=gigabytes << 30)
-    monkeypatch.setattr(module.psutil, "virtual_memory", lambda: total)
+    monkeypatch.setattr(module, "machine_memory", lambda: gigabytes << 30)
     monkeypatch.setattr(module, "accelerator", lambda: "metal")
     monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=f"{said}\n"))
     working_set.cache_clear()
     assert working_set() / 2**30 == pytest.approx(expected, abs=0.01)
     for share in (0.8, 1.0):
         assert memory_budget(ServerOptions(memory_percent=share)) <= 0.9 * working_set()
-    assert memory_budget(ServerOptions(memory_percent=0.1)) == int(0.1 * total.total)
+    assert memory_budget(ServerOptions(memory_percent=0.1)) == int(0.1 * (gigabytes << 30))
     for asked, budget in ((1, 10**9), (1000, int(0.9 * working_set()))):
         assert told_budget(ServerOptions(memory_budget_gb=asked)) == budget
         assert ("memory_budget_gb is 1000" in caplog.text) == ("wired_limit_mb" in caplog.text) == (asked > 1)

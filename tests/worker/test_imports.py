@@ -59,7 +59,12 @@ import sys
 for name in ("pippin_kernels", "mlx_vlm", "mlx_audio", "PIL", "av", "pypdfium2", "mcp", "ray", "cryptography"):
     sys.modules[name] = None
 
-import pippin.api.server, pippin.cli.main
+import pippin.api.server, pippin.cli.main, pippin.cli.verbs.serve
+
+assert not {"httpcore", "httpx", "httpx2"} & sys.modules.keys(), "only media by address need these"
+pippin.api.answers.media.MediaResolver(pippin.config.options.server.ServerOptions()).downloads
+assert "anyio._backends._asyncio" in sys.modules, "the event loop would wait for it"
+
 from pippin.core.conversation import Message, Text
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest
@@ -87,3 +92,10 @@ def test_a_text_model_answers_where_no_extra_is_installed_and_no_kernel_compiled
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Finished(")
+
+
+def test_a_question_to_a_running_server_imports_little_of_what_serves() -> None:
+    """`pippin run hi` opens the catalog, to see whether `hi` names a model."""
+    words = "import sys, pippin.catalog, pippin.cli.main, pippin.cli.verbs.run; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=60)
+    assert not {"asyncio", "psutil", "numpy", "pippin.api", "pippin.runtime"} & set(done.stdout.split())

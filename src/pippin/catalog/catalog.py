@@ -1,6 +1,5 @@
 """Lists every model on this machine, and resolves names."""
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -241,7 +240,9 @@ class Catalog:
             raise ServerError(
                 "permission", "--offline or HF_HUB_OFFLINE forbids it. `pippin list` shows what is here."
             )
-        return await asyncio.to_thread(search_hub, words, limit=limit, mlx_only=mlx_only)
+        from asyncio import to_thread  # slow to import
+
+        return await to_thread(search_hub, words, limit=limit, mlx_only=mlx_only)
 
     def suited(self, purpose: Purpose) -> list[Suggestion]:
         """Models of the list that ships with Pippin that fit this machine."""

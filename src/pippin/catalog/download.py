@@ -4,7 +4,6 @@ A process, because a stalled transfer inside a library cannot be interrupted in 
 longer to import than the whole server.
 """
 
-import asyncio
 import logging
 import sys
 from collections.abc import Callable, Mapping
@@ -15,7 +14,6 @@ from msgspec import Struct
 
 from pippin.core.decoding import JsonDecoder, json_decoder
 from pippin.core.errors import ErrorKind, ServerError
-from pippin.core.processes import ended, started
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +76,8 @@ async def download(wanted: Download, on_progress: Progress) -> str:
 
     Raises `ServerError`. Cancelling kills the child at once.
     """
+    import asyncio  # slow to import, as is what needs it, and most commands download nothing
+
     waits = (wanted.first_wait * 2**failed for failed in range(wanted.retries))
     while True:
         outcome = await _attempt(wanted, on_progress)
@@ -97,6 +97,10 @@ async def download(wanted: Download, on_progress: Progress) -> str:
 
 
 async def _attempt(wanted: Download, on_progress: Progress) -> Fetched | Refused:
+    import asyncio
+
+    from pippin.core.processes import ended, started
+
     # Its input closes when this process ends, which ends the child.
     child = await started(
         sys.executable,

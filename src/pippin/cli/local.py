@@ -33,7 +33,7 @@ def roots() -> "CatalogRoots":
 
 def fetched(catalog: "Catalog", name: str, title: str) -> "ModelInfo":
     """The model of a name, downloaded first if it is not here. Raises `ServerError`."""
-    import asyncio  # slow to import, and there already where a catalog is open
+    import asyncio  # slow to import
 
     with progress(title, bytes_counted=True) as tell:
         return asyncio.run(catalog.ensure(name, tell, by_operator=True))

@@ -10,8 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
-import psutil
-
 from pippin.config import installed
 from pippin.config.options.server import ServerOptions
 
@@ -45,7 +43,13 @@ def has_cpu_kernels() -> bool:
 def device_memory() -> int:
     """Bytes of the memory that holds weights: the graphics card's with CUDA, else the machine's."""
     found = card_memory() if accelerator() == "cuda" else None
-    return int(psutil.virtual_memory().total) if found is None else found
+    return machine_memory() if found is None else found
+
+
+def machine_memory() -> int:
+    import psutil  # slow to import, and many commands do not ask
+
+    return int(psutil.virtual_memory().total)
 
 
 def memory_budget(options: ServerOptions) -> int:
@@ -75,7 +79,7 @@ def working_set() -> int:
     limit = _told(WIRED_LIMIT)
     if limit:
         return limit << 20
-    memory = int(psutil.virtual_memory().total)
+    memory = machine_memory()
     return memory * 2 // 3 if memory <= 36 << 30 else memory * 3 // 4
 
 

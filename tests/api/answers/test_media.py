@@ -11,7 +11,8 @@ from urllib.parse import unquote
 import httpcore
 import pytest
 
-from pippin.api.answers.media import MediaResolver, is_own, is_public, may_connect_to
+from pippin.api.answers.downloads import Downloads, is_own, is_public, may_connect_to
+from pippin.api.answers.media import MediaResolver
 from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Image, Inline, Message, Text, ToolResult, Url
 from pippin.core.errors import ServerError
@@ -73,7 +74,7 @@ def test_an_address_of_this_machine_is_not_fetched_from(monkeypatch: pytest.Monk
 
     assert is_own("127.0.0.1")
     assert may_connect_to("dns.example", "8.8.8.8", ())
-    monkeypatch.setattr("pippin.api.answers.media.psutil.net_if_addrs", lambda: {"eth0": [Interface]})
+    monkeypatch.setattr("pippin.api.answers.downloads.psutil.net_if_addrs", lambda: {"eth0": [Interface]})
     assert not may_connect_to("dns.example", "8.8.8.8", ())
     assert not may_connect_to("dns.example", "::ffff:8.8.8.8", ("dns.example",))
     assert may_connect_to("8.8.8.8", "8.8.8.8", ("8.8.8.8",)), "the operator named this address"
@@ -108,8 +109,10 @@ def resolver(**options: object) -> MediaResolver:
 
 
 def on_loopback(**options: object) -> MediaResolver:
-    with patch("pippin.api.answers.media.may_connect_to", lambda host, address, listed: True):
-        return resolver(**options)
+    media = resolver(**options)
+    with patch("pippin.api.answers.downloads.may_connect_to", lambda host, address, listed: True):
+        media.downloads = Downloads(ServerOptions(**options))  # type: ignore[arg-type]
+    return media
 
 
 def fetch(media: MediaResolver, url: str) -> Inline:

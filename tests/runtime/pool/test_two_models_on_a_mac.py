@@ -26,9 +26,7 @@ def forgotten() -> Iterator[None]:
 def budget_of(facts: DeviceFacts, share: float, said: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """What models may take together; `said` is `iogpu.wired_limit_mb`."""
     monkeypatch.setattr(accelerator, "accelerator", lambda: "metal")
-    monkeypatch.setattr(
-        accelerator.psutil, "virtual_memory", lambda: SimpleNamespace(total=facts.memory, available=0)
-    )
+    monkeypatch.setattr(accelerator, "machine_memory", lambda: facts.memory)
     monkeypatch.setattr(accelerator.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=f"{said}\n"))
     return accelerator.memory_budget(ServerOptions(memory_percent=share))
 

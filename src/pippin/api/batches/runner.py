@@ -391,7 +391,9 @@ class Batches:
         It goes to the routes without the guards in front of them, whose checks were made for the batch, at the lowest
         priority. `id`: of the answer.
         """
-        import httpx  # slow to import, and only needed here
+        # Slow to import, and only needed here: nobody else waits for that.
+        await asyncio.to_thread(__import__, "httpx")
+        import httpx
 
         exchange = Exchange(
             id=id,

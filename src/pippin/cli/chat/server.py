@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 
 def _only_one(catalog: "Catalog") -> str:
     """The only model on this machine that chats and fits. Raises `ServerError` if there is none, or several."""
-    import psutil
-
     from pippin.catalog import footprint
+    from pippin.config.accelerator import machine_memory
 
     chatting = [info for info in catalog.models() if info.kind == "language" and info.capabilities.chat]
-    memory = psutil.virtual_memory().total
+    memory = machine_memory()
     fitting = [info for info in chatting if footprint(info, catalog.options_for(info)) <= memory]
     if not fitting:
         said = "None of the models here fits into memory." if chatting else "No model that chats is here."
@@ -80,10 +79,10 @@ def find(parsed: Namespace, model: str | None, *, must_know: bool = True) -> Rea
 def names_a_model(parsed: Namespace, word: str) -> bool:
     """Whether a word names a model: a repository, a path, or one that the server or this machine has. Raises
     `ServerError` for one that is nearly the name of a model here."""
-    from pippin.catalog.catalog import is_script
-
     if any(letter.isspace() for letter in word):
         return False
+    from pippin.catalog.catalog import is_script  # slow to import
+
     if "/" in word or is_script(word) or (Path(word).expanduser() / "config.json").is_file():
         return True
     if find(parsed, word, must_know=False) is not None:

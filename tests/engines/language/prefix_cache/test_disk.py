@@ -1,5 +1,6 @@
 """The disk tier: survives a restart and a kill, takes no damage for truth, holds its limit."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -469,6 +470,27 @@ def test_a_folder_that_becomes_a_link_is_not_written_to(tmp_path: Path) -> None:
     disk.write(name(1), {"0": np.zeros(4, np.float32)}, {})
     disk.close()
     assert list(elsewhere.iterdir()) == []
+
+
+def test_a_folder_that_fails_says_so_once_and_is_tried_again_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = DiskCache(tmp_path / "cache", MODEL, 1 << 20)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(disk.os, "open", full)
+        for number in range(20):
+            kept.write(name(number), {"0": np.zeros(4, np.float32)}, {})
+        kept.sweep().result()
+    kept._again = 0.0
+    kept.write(name(30), {"0": np.zeros(4, np.float32)}, {})
+    kept.close()
+    told = [each.message for each in caplog.records]
+    assert told == ["the prefix cache's folder fails: No space left on device"]
+    assert kept.writes == 1
 
 
 def test_a_killed_writer_leaves_only_whole_files(tmp_path: Path) -> None:

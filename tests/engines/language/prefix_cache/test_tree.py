@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pippin.config.compat.conversions import size
 from pippin.config.options.model import ModelOptions
 from pippin.engines.device import DevicePlan, share_memory
+from pippin.engines.language.prefix_cache import cache
 from pippin.engines.language.prefix_cache.cache import PIECE, PINNED_SHARE, Node, PrefixTree, ancestors
 
 SIZE = 2  # tokens of a block
@@ -69,13 +71,16 @@ def apply(tree: PrefixTree, act: Act) -> None:
 def test_the_limit_holds_to_the_byte(plan: list[Act], limit: int, leaves: int | None) -> None:
     tree = PrefixTree(SIZE, limit, leaf_limit=leaves)
     for act in plan:
+        before = {node for node in tree.nodes if node.pinned}
         apply(tree, act)
         held = list(tree.nodes)
+        assert tree.leaves == sum(not node.children for node in held)
         assert tree.bytes == sum(node.block_bytes + node.snapshot_bytes for node in held)
         assert tree.bytes <= tree.limit
         assert all(node in tree.nodes and node.snapshot is not None for node in tree.spare)
         covered = {each for node in held if node.pinned for each in ancestors(node)}
-        if act.kind in ("pin", "resize"):
+        # What a state adds to pins that are there already counts at the next one.
+        if act.kind == "resize" or {node for node in held if node.pinned} - before:
             held_by_pins = sum(each.block_bytes if each in tree.spare else each.bytes for each in covered)
             assert held_by_pins <= tree.limit * PINNED_SHARE
         for node in held:
@@ -138,6 +143,26 @@ def test_a_budget_in_bytes_is_kept_exactly() -> None:
         keep(tree, b"", (start, start + 1, 7, 8), 250)
         assert tree.bytes <= 1000
     assert tree.bytes == 1000
+
+
+def test_many_blocks_and_pins_are_kept_without_going_over_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each chunk of a prompt asks for the pins of all of it, between two tokens of others."""
+    tree, walks = PrefixTree(SIZE, 10**9, leaf_limit=100), [0]
+
+    def counted(*nodes: Node) -> set[Node]:
+        walks[0] += 1
+        return ancestors(*nodes)
+
+    monkeypatch.setattr(cache, "ancestors", counted)
+    for conversation in range(5):
+        path: list[Node] = []
+        for block in range(20):
+            tree.add(path, b"", (conversation, block), object(), 1)
+            for place in (5, 10):
+                tree.pin(path[min(place, block)])
+    assert walks[0] <= 5 * 11, "once for each node that is newly pinned"
 
 
 def test_conversations_are_counted_by_their_ends() -> None:

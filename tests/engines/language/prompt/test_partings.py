@@ -58,6 +58,11 @@ SESSIONS: dict[str, tuple[tuple[Message, ...], ...]] = {
         WORKED,
         (SYSTEM, user("This goes on from a summary: the tests were mended.")),
     ),
+    "a reminder that stands at the end alone": (
+        (*FIRST, *step(1), Message("system", (Text("Used: 7 of 200. " * 4),))),
+        (*FIRST, *step(1), *step(2), Message("system", (Text("Used: 14 of 200. " * 4),))),
+        (*FIRST, *step(1), *step(2), Message("assistant", (Text("Done."),)), user("Thanks.")),
+    ),
     "the same conversation with a tool more": (FIRST, (*FIRST, *step(1))),
     "another question after the same words": (
         (SYSTEM, Message("user", (Text("The folder is /tmp. " * 3), Text("Mend the tests.")))),

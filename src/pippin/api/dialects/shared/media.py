@@ -23,6 +23,7 @@ from pippin.core.conversation import (
     Url,
     Video,
 )
+from pippin.core.errors import ServerError
 
 GivenDetail = Literal["auto", "low", "high", "original"]
 MAX_URL = 8192
@@ -55,6 +56,11 @@ class ImageUrl(GivenUrl, kw_only=True):
 class GivenAudio(Struct, kw_only=True):
     data: str
     format: Annotated[str, Meta(min_length=1, max_length=16)] | None = None
+
+
+def too_large(param: str, most_bytes: int) -> ServerError:
+    message = f"{param} is larger than {most_bytes / 2**20:g} MiB; send a smaller one."
+    return ServerError("too_large", message, param)
 
 
 def source_of_url(given: GivenUrl | str, param: str) -> MediaSource:

@@ -70,6 +70,7 @@ class PrefixTree:
         self.limit = limit
         self.bytes = 0
         self.evictions = 0
+        self.leaves = 0
         self._leaf_limit = leaf_limit
         # Before the first blocks, by the digest of their key; only roots with children.
         self.roots: dict[bytes, Node] = {}
@@ -148,6 +149,7 @@ class PrefixTree:
 
     def _insert(self, parent: Node, tokens: tuple[int, ...], block: Any, size: int) -> Node:
         node = Node(parent, tokens, self.digest_after(parent.digest, tokens), parent.depth + 1, block, size)
+        self.leaves += not parent.depth or bool(parent.children)
         parent.children[tokens] = node
         insort(parent.in_order, tokens)
         if not parent.depth:
@@ -183,6 +185,8 @@ class PrefixTree:
 
     def pin(self, node: Node) -> None:
         """Keep this node and all before it, as long as pins stay within their share of the limit."""
+        if node.pinned:  # each chunk of a prompt asks for the pins of all of it
+            return
         node.pinned = True
         self.spare.pop(node, None)
         self._limit_pins()
@@ -190,10 +194,10 @@ class PrefixTree:
     def _limit_pins(self) -> None:
         """Release the oldest pins while pins hold more than their share."""
         pins = [each for each in self.nodes if each.pinned]
-        covered = {each for pinned in pins for each in ancestors(pinned)}
+        covered = ancestors(*pins)
         while pins and sum(map(self._held, covered)) > self.limit * PINNED_SHARE:
             pins.pop(0).pinned = False
-            covered = {each for pinned in pins for each in ancestors(pinned)}
+            covered = ancestors(*pins)
 
     def _held(self, node: Node) -> int:
         """Its bytes without a state to spare, which goes when it must."""
@@ -212,11 +216,7 @@ class PrefixTree:
         self.roots.clear()
         self.nodes.clear()
         self.spare.clear()
-        self.bytes = 0
-
-    @property
-    def leaves(self) -> int:
-        return sum(not node.children for node in self.nodes)
+        self.bytes = self.leaves = 0
 
     def _make_room(self, size: int, spared: set[Node]) -> bool:
         if size > self.limit:
@@ -246,6 +246,7 @@ class PrefixTree:
         if node.parent is not None:
             del node.parent.children[node.tokens]
             del node.parent.in_order[bisect_left(node.parent.in_order, node.tokens)]
+            self.leaves -= not node.parent.depth or bool(node.parent.children)
             if not node.parent.depth and not node.parent.children:
                 del self.roots[node.parent.digest]
 
@@ -288,13 +289,14 @@ def _empty(node: Node) -> None:
     node.block, node.block_bytes, node.snapshot, node.snapshot_bytes = None, 0, None, 0
 
 
-def ancestors(node: Node) -> set[Node]:
-    """The node and all above it, without the root."""
+def ancestors(*nodes: Node) -> set[Node]:
+    """The nodes and all above them, without roots."""
     found: set[Node] = set()
-    step: Node | None = node
-    while step is not None and step.parent is not None:
-        found.add(step)
-        step = step.parent
+    for node in nodes:
+        step: Node | None = node
+        while step is not None and step.parent is not None and step not in found:
+            found.add(step)
+            step = step.parent
     return found
 
 

@@ -85,6 +85,7 @@ READERS: Final = 4  # threads: one alone reads less than a disk gives, since it 
 BACKLOG: Final = 512  # files that may wait to be written
 BACKLOG_BYTES: Final = 1 << 28
 SWEEP_EVERY: Final = 64  # files written between checks of the folder's size
+PAUSE: Final = 60.0  # seconds without a write after one that failed: each block would fail, and say so
 
 Stored = dict[str, np.ndarray]
 Found = TypeVar("Found")
@@ -109,6 +110,7 @@ class DiskCache:
         self._root = folder
         self._folder = folder / fingerprint
         self._open_folder()
+        self._again = 0.0  # when the next file is written, monotonic seconds
         self._waiting: dict[str, int] = {}  # bytes of the files that are to be written, by name
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefix-cache-disk")
         # Whoever waits for blocks does not wait for those that are still to be written.
@@ -166,16 +168,21 @@ class DiskCache:
 
     def _store(self, name: str, arrays: Stored, metadata: dict[str, str]) -> None:
         del self._waiting[name]
+        if time.monotonic() < self._again:
+            return
         own = {"version": VERSION, "name": name, "checksum": _checksum(arrays)}
         data = save(arrays, metadata | own)
         if len(data) > self.limit:
             return
         unfinished = self._folder / f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
-        self._open_folder()  # an operator may have deleted it
         try:
+            self._open_folder()  # an operator may have deleted it
             with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(data)
             unfinished.replace(self._folder / (name + SUFFIX))
+        except OSError:
+            self._again = time.monotonic() + PAUSE
+            raise
         finally:
             unfinished.unlink(missing_ok=True)
         self.writes += 1

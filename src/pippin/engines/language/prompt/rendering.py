@@ -479,7 +479,7 @@ def _with_another_tool(request: GenerationRequest) -> GenerationRequest:
 
 
 def _left_out(request: GenerationRequest) -> list[Other]:
-    """This conversation once the client leaves out what its tools said last."""
+    """This conversation once the client leaves out what its tools said last, or a reminder behind what was said."""
     messages = request.messages or ()
     begin = 1 + max(
         (at for at, each in enumerate(messages) if each.role == "assistant"), default=len(messages)
@@ -489,9 +489,11 @@ def _left_out(request: GenerationRequest) -> list[Other]:
         return replace(part, parts=WORDS) if isinstance(part, ToolResult) else part
 
     shorter = tuple(replace(each, parts=tuple(map(emptied, each.parts))) for each in messages[begin:])
-    if shorter == messages[begin:]:
-        return []
-    return [(replace(request, messages=(*messages[:begin], *shorter)), True)]
+    others = [] if shorter == messages[begin:] else [(*messages[:begin], *shorter)]
+    match [message.role for message in messages[-2:]]:
+        case ["user" | "tool", "user" | "system" | "developer"]:
+            others.append(messages[:-1])
+    return [(replace(request, messages=each), True) for each in others]
 
 
 def _truncated(renderer: PromptRenderer, request: GenerationRequest, most: int) -> RenderedPrompt | None:
