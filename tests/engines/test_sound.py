@@ -69,6 +69,7 @@ def status_of(data: bytes) -> int:
         ("mp4", "aac"),
         ("adts", "aac"),
         ("webm", "libopus"),
+        ("mpeg", "mp2"),
     ],
 )
 def test_common_files_are_decoded_to_mono_at_the_rate_asked_for(format: str, codec: str) -> None:
@@ -196,9 +197,10 @@ def test_damaged_files_never_crash(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("format", ["mp3", "opus", "aac", "flac", "wav"])
-def test_speech_that_comes_in_pieces_is_one_file(format: sound.FileFormat) -> None:
-    encoder = sound.SpeechEncoder(format, 24000)
-    spoken = tone(1.0, 24000)
+@pytest.mark.parametrize("rate", [24000, 25000, 192000])  # most formats lack the last two
+def test_speech_that_comes_in_pieces_is_one_file(format: sound.FileFormat, rate: int) -> None:
+    encoder = sound.SpeechEncoder(format, rate)
+    spoken = tone(1.0, rate)
     data = b"".join(encoder.feed(piece) for piece in np.array_split(spoken, 7)) + encoder.finish()
     found = sound.decode(data, 24000, param="file")
     assert abs(found.size - 24000) < 4000

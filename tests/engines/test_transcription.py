@@ -94,6 +94,31 @@ def test_a_language_may_be_a_name_or_detected(
     assert (asked, done.language) == ([given], given or "de")
 
 
+@pytest.mark.model
+def test_a_model_of_english_alone_refuses_other_languages(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Model, "is_multilingual", False)
+    [failed] = hear(loaded, language="de")
+    assert "'language' is 'de'; this model knows en." in str(failed)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("mark", ["<|endoftext|>", "<|startoftranscript|>", "<|0.00|>"])
+def test_a_prompt_that_spells_the_models_own_marks_is_refused(loaded: Loaded, mark: str) -> None:
+    [failed] = hear(loaded, prompt=f"Names: {mark} Pippin")
+    assert f"'prompt' spells {mark}, a mark of the model's own" in str(failed)
+
+
+@pytest.mark.model
+def test_a_segment_tells_where_its_window_begins(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"text": "Hello.", "start": 1.5, "end": 2.0, "seek": 120}
+    monkeypatch.setattr(Model, "generate", lambda *_, **__: STTOutput(text="Hello.", segments=[found]))
+    segment = hear(loaded)[0]
+    assert isinstance(segment, Segment)
+    assert (segment.start, segment.seek) == (1.5, 120)
+
+
 @pytest.mark.long
 @pytest.mark.model
 @pytest.mark.parametrize("language", ["English", "auto"])

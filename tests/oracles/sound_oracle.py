@@ -75,8 +75,15 @@ HEARD: dict[str, dict[str, Any]] = {
     "prompted": {"said": {"condition_on_prev_tokens": True}, "prompted": True},
     "silent": {"said": SILENT, "asked": SILENT},
     "never-silent": {"said": SOUNDING, "asked": SOUNDING},
+    # The second window of the two repeats itself more.
+    "repetitive": {"said": {"compression_ratio_threshold": 0.85}, "hotter": True},
+    "unlikely": {"said": {"logprob_threshold": -1.0}, "hotter": True},
+    "likely-enough": {"said": {"logprob_threshold": -9.0, "no_speech_threshold": 0.6}, "hotter": True},
 }
-"""Changes of PUBLISHED and arguments of `generate`."""
+"""Changes of PUBLISHED and arguments of `generate`; `hotter` tries HOTTER where decoding fails."""
+
+HOTTER = (0.0, 1e-4, 2e-4)
+"""Temperatures at which nothing is left to chance."""
 
 LOUD = 3.0
 """What logits are multiplied with, so that words are as likely as times."""
@@ -146,17 +153,20 @@ def write_heard(folder: Path) -> None:
         padding="longest",
         return_attention_mask=True,
     )
+    judge = WhisperForConditionalGeneration._need_fallback
     for name, asked in HEARD.items():
         said = {**PUBLISHED, **asked.get("said", {})}
         model.generation_config = GenerationConfig(**said)
         task = {} if asked.get("as_said") else {"task": "transcribe"}
+        tried: list[float] = []
+        model._need_fallback = lambda *about, tried=tried: tried.append(about[-1]) or judge(model, *about)
         found = model.generate(
             sound.input_features,
             attention_mask=sound.attention_mask,
             return_timestamps=True,
             return_segments=True,
             max_new_tokens=MOST_TOKENS,
-            temperature=0.0,
+            temperature=HOTTER if asked.get("hotter") else 0.0,
             **{**task, **asked.get("asked", {})},
             **({"prompt_ids": torch.tensor(PROMPT[1])} if asked.get("prompted") else {}),
         )
@@ -169,6 +179,8 @@ def write_heard(folder: Path) -> None:
             "asked": asked.get("asked", {}),
             "prompt": PROMPT[0] if asked.get("prompted") else None,
             "most_tokens": MOST_TOKENS,
+            "temperatures": HOTTER if asked.get("hotter") else 0.0,
+            "tried": tried,
         }
         (folder / f"{name}.json").write_text(json.dumps({**about, "segments": segments}))
     np.save(folder / "samples.npy", recording())

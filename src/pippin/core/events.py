@@ -213,7 +213,8 @@ class Word(Struct, frozen=True, omit_defaults=True):
 
 
 class Segment(Struct, frozen=True, tag=True, omit_defaults=True):
-    """A segment of transcribed speech; times in seconds."""
+    """A segment of transcribed speech; times in seconds. `seek` is where the window begins that it was heard in, in
+    hundredths of a second."""
 
     id: int
     start: float
@@ -225,6 +226,7 @@ class Segment(Struct, frozen=True, tag=True, omit_defaults=True):
     compression_ratio: float = 0.0
     no_speech_prob: float = 0.0
     words: tuple[Word, ...] = ()
+    seek: int = 0
 
 
 class Transcribed(Spent, frozen=True, tag=True, omit_defaults=True):

@@ -5,6 +5,7 @@ after the last norm are pooled. How states are pooled is read from the folder's 
 (`modules.json`, `1_Pooling/config.json`).
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -126,10 +127,10 @@ def pool(states: mx.array, mask: mx.array, modes: tuple[str, ...]) -> mx.array:
 def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Pooling:
     """The pooling that a folder's sentence-transformers files name; without them the `usual` one, normalised.
 
-    Conversions to MLX have the weights of Dense modules beside the model's: these are `stored`. Raises
-    `ServerError("load_failed")` naming a module or a setting that is not computed here.
+    Conversions to MLX have the weights of Dense modules beside the model's, as `dense.0.weight` and on: these are
+    `stored`. Raises `ServerError("load_failed")` naming a module or a setting that is not computed here.
     """
-    beside = [stored[name] for name in sorted(stored) if name.startswith("dense.")]
+    beside = _stored_dense(stored)
     said = fields_in(folder, "config_sentence_transformers.json", truncate_dim=Annotated[int, Meta(ge=1)])
     size = said["truncate_dim"]
     cut: tuple[Step, ...] = (lambda vectors: vectors[:, :size],) if size is not None else ()
@@ -140,7 +141,7 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
         if (folder / "1_Dense").is_dir():
             refuse_unknown(folder.name, "late interaction")
         found = _modes(folder, "1_Pooling") if (folder / "1_Pooling/config.json").is_file() else (usual,)
-        return Pooling(found, (*(_linear(weight) for weight in beside), normalized, *cut), folder.name)
+        return Pooling(found, (*(_linear(**arrays) for arrays in beside), normalized, *cut), folder.name)
     modes: tuple[str, ...] = ()
     steps: list[Step] = []
     unknown: list[str] = []
@@ -164,10 +165,9 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
             case "Normalize":
                 _refuse_other_places(folder, place)
                 steps.append(normalized)
-            case "Dense" if beside and not (path / "model.safetensors").exists():
-                steps.append(_linear(beside.pop(0)))
             case "Dense":
-                steps.append(_dense(folder, place))
+                is_stored = beside and not (path / "model.safetensors").exists()
+                steps.append(_dense(folder, place, beside.pop(0) if is_stored else None))
             case "LayerNorm":
                 steps.append(_layer_norm(folder.name, path))
             case other:
@@ -238,13 +238,27 @@ def _refuse_other_places(folder: Path, place: str) -> None:
         raise _not_computed(folder.name, f"{place}/config.json makes {target} of {source}")
 
 
-def _dense(model: Path, place: str) -> Step:
+def _stored_dense(stored: Mapping[str, mx.array]) -> list[dict[str, mx.array]]:
+    """The weight, and the bias if there is one, of each Dense module, in their order."""
+    found: dict[int, dict[str, mx.array]] = {}
+    for name, array in stored.items():
+        if (named := re.fullmatch(r"dense\.(\d+)\.(weight|bias)", name)) is not None:
+            found.setdefault(int(named[1]), {})[named[2]] = array
+    return [found[place] for place in sorted(found) if "weight" in found[place]]
+
+
+def _dense(model: Path, place: str, stored: Mapping[str, mx.array] | None) -> Step:
     """sentence-transformers' Dense: a linear layer and an activation, and its input or a projection of it beside them
-    where it says so. Raises `ServerError("load_failed")`."""
+    where it says so. Its weights are `stored` beside the model's, or in its own folder. Raises
+    `ServerError("load_failed")`."""
     kinds: dict[str, Any] = {"activation_function": str, "use_residual": bool, "bias": bool}
     config = fields_in(model, f"{place}/config.json", **kinds, out_features=int, in_features=int)
-    arrays = _arrays(model.name, model / place, "linear.weight")
-    module, _, activation = (config["activation_function"] or "torch.Tanh").rpartition(".")
+    arrays = {f"linear.{name}": array for name, array in (stored or {}).items()}
+    arrays = arrays or _arrays(model.name, model / place, "linear.weight")
+    # Conversions may leave the configuration out, for EmbeddingGemma's layers, which are linear.
+    is_told = stored is None or (model / place / "config.json").exists()
+    usual = "torch.Tanh" if is_told else "torch.Identity"
+    module, _, activation = (config["activation_function"] or usual).rpartition(".")
     _refuse_other_places(model, place)
     if activation not in ACTIVATIONS or not module.startswith("torch"):
         raise _not_computed(model.name, f"{place}/config.json has the activation {module}.{activation}")

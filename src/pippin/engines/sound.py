@@ -32,10 +32,7 @@ CONTAINERS: dict[str, tuple[str, str, str]] = {
 }
 """FFmpeg's container, codec and sample format for each format of speech."""
 
-OPUS_RATE: Final = 48000
-"""Opus takes few other sample rates."""
-
-READ = "wav,w64,mp3,flac,ogg,mov,matroska,aac,aiff,caf,au,amr"
+READ = "wav,w64,mp3,flac,ogg,mov,matroska,aac,aiff,caf,au,amr,mpeg"
 """The containers that are read, by FFmpeg's names."""
 
 
@@ -130,7 +127,7 @@ class SpeechEncoder:
     """Encodes one stream of samples piece by piece. The format `pcm` is 16-bit little-endian without a container."""
 
     def __init__(self, format: FileFormat, rate: int) -> None:
-        """`rate` is that of the samples fed, and of the sound unless the format has its own."""
+        """`rate` is that of the samples fed, and of the sound if its format has that rate; else the next higher one."""
         self._rate = rate
         self._format = format
         self._buffer = io.BytesIO()
@@ -142,7 +139,9 @@ class SpeechEncoder:
 
         container, codec, sample_format = CONTAINERS[format]
         self._container = av.open(self._buffer, mode="w", format=container)
-        self._stream = self._container.add_stream(codec, rate=OPUS_RATE if format == "opus" else rate)
+        known = av.Codec(codec, "w").audio_rates or (rate,)
+        taken = min((each for each in known if each >= rate), default=max(known))
+        self._stream = self._container.add_stream(codec, rate=taken)
         self._stream.layout = "mono"
         self._resampler = av.AudioResampler(
             format=sample_format, layout="mono", rate=self._stream.rate or rate

@@ -363,7 +363,7 @@ def _spoken_language(model: nn.Module, language: str) -> str:
 
     config = getattr(model, "config", None)
     lists = (
-        sorted(model.get_tokenizer().all_language_codes) if is_whisper(model) else None,
+        _whispers_languages(model) if is_whisper(model) else None,
         getattr(model, "lid_dict", None),
         getattr(config, "support_languages", None),
         getattr(config, "supported_languages", None),
@@ -380,6 +380,10 @@ def _spoken_language(model: nn.Module, language: str) -> str:
     raise refused("language", f"is {language!r}; this model knows {', '.join(known.values())}.")
 
 
+def _whispers_languages(model: nn.Module) -> list[str]:
+    return sorted(model.get_tokenizer().all_language_codes) if model.is_multilingual else [ENGLISH]
+
+
 def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float, rate: int) -> dict[str, Any]:
     """The arguments of the model's `generate`. Raises `ServerError` for a field that this model has no argument for."""
     if not is_whisper(model):
@@ -387,6 +391,10 @@ def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float, 
     _decode_as_said(model, call, duration)
     if task.max_tokens is not None:
         raise ServerError("unsupported", "This model has no `max_tokens`; leave it out.", "max_tokens")
+    tokenizer = model.get_tokenizer()
+    if marks := [id_ for id_ in tokenizer.encode(task.prompt or "") if id_ >= tokenizer.eot]:
+        mark = tokenizer.hf_tokenizer.convert_ids_to_tokens(marks[0])
+        raise refused("prompt", f"spells {mark}, a mark of the model's own; leave it out.")
     arguments: dict[str, Any] = {
         "verbose": None,
         "language": model.spoken if task.language is None else _spoken_language(model, task.language),
@@ -443,12 +451,14 @@ def _segments(
             )
             for word in (segment.get("words") or () if with_words else ())
         )
+        start = float(segment.get("start") or 0.0)
         yield Segment(
             id=number,
-            start=begin + float(segment.get("start") or 0.0),
+            start=begin + start,
             end=begin + float(segment.get("end") or 0.0),
             text=str(segment.get("text") or ""),
             tokens=tuple(map(int, segment.get("tokens") or ())),
             words=words,
+            seek=round(begin * 100) + int(segment.get("seek", start * 100)),
             **{name: float(segment.get(name, 0.0)) for name in FIGURES},
         )

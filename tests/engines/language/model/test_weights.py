@@ -221,7 +221,9 @@ def test_a_field_that_the_class_of_an_architecture_does_not_read_is_refused(fold
     config(folder, hidden_act="gelu")
     assert "hidden_act 'gelu' is not read by the class" in refusal(folder)
     config(folder, hidden_act="silu", use_bidirectional_attention=True)
-    assert "use_bidirectional_attention is read for embeddings alone" in refusal(folder)
+    assert "use_bidirectional_attention is read with --model-kind embeddings alone" in refusal(folder)
+    config(folder, use_bidirectional_attention=False, is_causal=False)
+    assert "is_causal is read with --model-kind embeddings alone" in refusal(folder)
 
 
 @pytest.mark.parametrize(
