@@ -213,8 +213,7 @@ class Word(Struct, frozen=True, omit_defaults=True):
 
 
 class Segment(Struct, frozen=True, tag=True, omit_defaults=True):
-    """A segment of transcribed speech; times in seconds. `seek` is where the window begins that it was heard in, in
-    hundredths of a second."""
+    """A segment of transcribed speech; times in seconds."""
 
     id: int
     start: float
@@ -226,7 +225,7 @@ class Segment(Struct, frozen=True, tag=True, omit_defaults=True):
     compression_ratio: float = 0.0
     no_speech_prob: float = 0.0
     words: tuple[Word, ...] = ()
-    seek: int = 0
+    seek: int = 0  # where the window that it was heard in begins, in hundredths of a second
 
 
 class Transcribed(Spent, frozen=True, tag=True, omit_defaults=True):

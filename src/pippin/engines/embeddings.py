@@ -5,7 +5,6 @@ after the last norm are pooled. How states are pooled is read from the folder's 
 (`modules.json`, `1_Pooling/config.json`).
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -130,7 +129,9 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
     Conversions to MLX have the weights of Dense modules beside the model's, as `dense.0.weight` and on: these are
     `stored`. Raises `ServerError("load_failed")` naming a module or a setting that is not computed here.
     """
-    beside = _stored_dense(stored)
+    beside = []
+    while (weight := stored.get(f"dense.{len(beside)}.weight")) is not None:
+        beside.append({"weight": weight, "bias": stored.get(f"dense.{len(beside)}.bias")})
     said = fields_in(folder, "config_sentence_transformers.json", truncate_dim=Annotated[int, Meta(ge=1)])
     size = said["truncate_dim"]
     cut: tuple[Step, ...] = (lambda vectors: vectors[:, :size],) if size is not None else ()
@@ -238,22 +239,14 @@ def _refuse_other_places(folder: Path, place: str) -> None:
         raise _not_computed(folder.name, f"{place}/config.json makes {target} of {source}")
 
 
-def _stored_dense(stored: Mapping[str, mx.array]) -> list[dict[str, mx.array]]:
-    """The weight, and the bias if there is one, of each Dense module, in their order."""
-    found: dict[int, dict[str, mx.array]] = {}
-    for name, array in stored.items():
-        if (named := re.fullmatch(r"dense\.(\d+)\.(weight|bias)", name)) is not None:
-            found.setdefault(int(named[1]), {})[named[2]] = array
-    return [found[place] for place in sorted(found) if "weight" in found[place]]
-
-
-def _dense(model: Path, place: str, stored: Mapping[str, mx.array] | None) -> Step:
+def _dense(model: Path, place: str, stored: Mapping[str, mx.array | None] | None) -> Step:
     """sentence-transformers' Dense: a linear layer and an activation, and its input or a projection of it beside them
     where it says so. Its weights are `stored` beside the model's, or in its own folder. Raises
     `ServerError("load_failed")`."""
     kinds: dict[str, Any] = {"activation_function": str, "use_residual": bool, "bias": bool}
     config = fields_in(model, f"{place}/config.json", **kinds, out_features=int, in_features=int)
-    arrays = {f"linear.{name}": array for name, array in (stored or {}).items()}
+    given = (stored or {}).items()
+    arrays = {f"linear.{name}": array for name, array in given if array is not None}
     arrays = arrays or _arrays(model.name, model / place, "linear.weight")
     # Conversions may leave the configuration out, for EmbeddingGemma's layers, which are linear.
     is_told = stored is None or (model / place / "config.json").exists()

@@ -231,7 +231,7 @@ def _classifier(preparer: RerankingPreparer) -> Forward:
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         tokens, mask, segments = padded(batch, pad)
-        extra = {"token_type_ids": segments} if segmented and segments is not None else {}
+        extra = {"token_type_ids": segments} if segmented else {}
         return floats(model(tokens, attention_mask=mask, **extra).logits)
 
     return forward

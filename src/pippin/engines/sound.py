@@ -29,6 +29,7 @@ CONTAINERS: dict[str, tuple[str, str, str]] = {
     "aac": ("adts", "aac", "fltp"),
     "flac": ("flac", "flac", "s16"),
     "wav": ("wav", "pcm_s16le", "s16"),
+    "pcm": ("s16le", "pcm_s16le", "s16"),
 }
 """FFmpeg's container, codec and sample format for each format of speech."""
 
@@ -128,17 +129,17 @@ class SpeechEncoder:
 
     def __init__(self, format: FileFormat, rate: int) -> None:
         """`rate` is that of the samples fed, and of the sound if its format has that rate; else the next higher one."""
+        import av
+
         self._rate = rate
         self._format = format
         self._buffer = io.BytesIO()
         self._sent = 0
         self._position = 0
-        if format == "pcm":
-            return
-        import av
-
         container, codec, sample_format = CONTAINERS[format]
-        self._container = av.open(self._buffer, mode="w", format=container)
+        # Ogg would gather a second in a page.
+        paged = {"page_duration": "200000"} if container == "ogg" else {}
+        self._container = av.open(self._buffer, mode="w", format=container, options=paged)
         known = av.Codec(codec, "w").audio_rates or (rate,)
         taken = min((each for each in known if each >= rate), default=max(known))
         self._stream = self._container.add_stream(codec, rate=taken)
@@ -149,11 +150,9 @@ class SpeechEncoder:
 
     def feed(self, samples: Samples) -> bytes:
         """Encode mono samples in [-1, 1], and return the bytes that are complete by now."""
-        whole = (np.clip(samples, -1.0, 1.0) * 32767).astype("<i2")
-        if self._format == "pcm":
-            return whole.tobytes()
         import av
 
+        whole = (np.clip(samples, -1.0, 1.0) * 32767).astype("<i2")
         frame = av.AudioFrame.from_ndarray(whole.reshape(1, -1), format="s16", layout="mono")
         frame.sample_rate = self._rate
         frame.time_base = Fraction(1, self._rate)
@@ -165,8 +164,6 @@ class SpeechEncoder:
 
     def finish(self) -> bytes:
         """End the stream and return the rest of its bytes: all of a wav file, whose header holds its length."""
-        if self._format == "pcm":
-            return b""
         for resampled in self._resampler.resample(None):
             self._container.mux(self._stream.encode(resampled))
         self._container.mux(self._stream.encode(None))

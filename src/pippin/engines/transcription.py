@@ -58,10 +58,6 @@ SEGMENT_SECONDS = 30.0
 """Whisper decodes audio in pieces of this length; a streamed transcription is cut into pieces no longer than it."""
 
 
-DETECTED = "auto"
-"""The language that many clients send for one that is to be detected."""
-
-
 class TranscriptionPreparer:
     """Decodes the audio of a request within limits, beside the step loop."""
 
@@ -72,7 +68,8 @@ class TranscriptionPreparer:
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         assert isinstance(task, Transcribe)
-        if (task.language or "").lower() == DETECTED:
+        # Many clients send this for a language that is to be detected.
+        if (task.language or "").lower() == "auto":
             task = msgspec.structs.replace(task, language=None)
         if self.rate is None:
             raise NeedsWeightsError
@@ -309,16 +306,14 @@ is the language to translate into; if it has the second, that also serves as the
 PROMPT_NAMES = ("context", "system_prompt")
 """What they call a text with names and words that may be heard. Their `prompt` is something else: an instruction."""
 
-RATE_NAMES = ("sampling_rate", "sample_rate")
-"""What models that can resample call the sample rate."""
-
 ENGLISH = "en"
 
 
 def _plain_arguments(model: nn.Module, task: Transcribe, rate: int) -> dict[str, Any]:
     """The arguments of any model but Whisper. Raises `ServerError` for a field that it has no argument for."""
     keywords = keywords_for_hearing(model)
-    arguments: dict[str, Any] = {name: rate for name in RATE_NAMES if name in keywords.read}
+    # Models that can resample have one of these.
+    arguments: dict[str, Any] = dict.fromkeys({"sampling_rate", "sample_rate"} & keywords.read, rate)
     if "verbose" in keywords.read:
         arguments["verbose"] = False
     default = inspect.signature(model.generate).parameters.get("chunk_duration")
@@ -362,8 +357,11 @@ def _spoken_language(model: nn.Module, language: str) -> str:
     from mlx_audio.stt.models.whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
 
     config = getattr(model, "config", None)
+    own = is_whisper(model) and (
+        model.get_tokenizer().all_language_codes if model.is_multilingual else [ENGLISH]
+    )
     lists = (
-        _whispers_languages(model) if is_whisper(model) else None,
+        sorted(own or ()),
         getattr(model, "lid_dict", None),
         getattr(config, "support_languages", None),
         getattr(config, "supported_languages", None),
@@ -378,10 +376,6 @@ def _spoken_language(model: nn.Module, language: str) -> str:
         if word in known:
             return str(known[word])
     raise refused("language", f"is {language!r}; this model knows {', '.join(known.values())}.")
-
-
-def _whispers_languages(model: nn.Module) -> list[str]:
-    return sorted(model.get_tokenizer().all_language_codes) if model.is_multilingual else [ENGLISH]
 
 
 def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float, rate: int) -> dict[str, Any]:

@@ -148,8 +148,7 @@ def draw(fields: TranscriptionRequest, task: Transcribe, done: Transcribed, even
             reply.words = words_of(segments) if task.words else None
             return msgspec.json.encode(reply)
         case _:
-            usage = DurationUsage(seconds=round(done.duration, 3))
-            return msgspec.json.encode(TranscriptionReply(text=done.text, usage=usage))
+            return msgspec.json.encode(TranscriptionReply(text=done.text, usage=verbose(task, done).usage))
 
 
 def verbose(task: Transcribe, done: Transcribed) -> VerboseReply:

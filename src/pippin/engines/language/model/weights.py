@@ -31,9 +31,6 @@ from pippin.engines.language.vision.model import VisionModel
 
 log = logging.getLogger(__name__)
 
-BOTH_WAYS: dict[str, tuple[Any, ...]] = {"use_bidirectional_attention": (True, "all"), "is_causal": (False,)}
-"""Fields of config.json, with the values by which tokens attend to those behind them too."""
-
 OFFLOAD_INDEX = "offload_index.json"
 KERNELS_ALLOCATOR_CACHE = 64 * 2**20
 """Bytes of freed buffers that MLX keeps when the kernels compute a model; the kernels' own memory is not MLX's."""
@@ -104,9 +101,10 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
         )
         refuse_bytes(found[0])
         text = {**found[1], **(found[1].get("text_config") or {})}
-        both_ways = [name for name, values in BOTH_WAYS.items() if text.get(name) in values]
+        both_ways = text.get("use_bidirectional_attention") in (True, "all") or text.get("is_causal") is False
         if both_ways and not vision and info.kind == "language":
-            raise ValueError(f"{both_ways[0]} is read with --model-kind embeddings alone")
+            told = "use_bidirectional_attention true and is_causal false"
+            raise ValueError(f"{told} are read with --model-kind embeddings alone")
     except (*FAILURES, *ended) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
         if not vision:
