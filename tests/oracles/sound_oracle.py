@@ -56,6 +56,8 @@ PROMPT = ("many words", [50361, 867, 2283])
 # Half of the windows of the recording are below these.
 SILENT = {"no_speech_threshold": 0.0, "logprob_threshold": -0.1}
 SOUNDING = {"no_speech_threshold": 1.0, "logprob_threshold": -0.1}
+# Each window is below the first and above the second.
+UNLIKELY, LIKELY = {"logprob_threshold": -1.0}, {"logprob_threshold": -9.0}
 
 HEARD: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -76,9 +78,9 @@ HEARD: dict[str, dict[str, Any]] = {
     "silent": {"said": SILENT, "asked": SILENT},
     "never-silent": {"said": SOUNDING, "asked": SOUNDING},
     # The second window of the two repeats itself more.
-    "repetitive": {"said": {"compression_ratio_threshold": 0.85}, "hotter": True},
-    "unlikely": {"said": {"logprob_threshold": -1.0}, "hotter": True},
-    "likely-enough": {"said": {"logprob_threshold": -9.0, "no_speech_threshold": 0.6}, "hotter": True},
+    "repetitive": {"said": {"compression_ratio_threshold": 0.85, **LIKELY}, "asked": LIKELY, "hotter": True},
+    "unlikely": {"said": UNLIKELY, "asked": UNLIKELY, "hotter": True},
+    "likely-enough": {"said": LIKELY, "asked": LIKELY, "hotter": True},
 }
 """Changes of PUBLISHED and arguments of `generate`; `hotter` tries HOTTER where decoding fails."""
 
