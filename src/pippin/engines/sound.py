@@ -144,9 +144,7 @@ class SpeechEncoder:
         taken = min((each for each in known if each >= rate), default=max(known))
         self._stream = self._container.add_stream(codec, rate=taken)
         self._stream.layout = "mono"
-        self._resampler = av.AudioResampler(
-            format=sample_format, layout="mono", rate=self._stream.rate or rate
-        )
+        self._resampler = av.AudioResampler(format=sample_format, layout="mono", rate=taken)
 
     def feed(self, samples: Samples) -> bytes:
         """Encode mono samples in [-1, 1], and return the bytes that are complete by now."""

@@ -357,11 +357,9 @@ def _spoken_language(model: nn.Module, language: str) -> str:
     from mlx_audio.stt.models.whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
 
     config = getattr(model, "config", None)
-    own = is_whisper(model) and (
-        model.get_tokenizer().all_language_codes if model.is_multilingual else [ENGLISH]
-    )
     lists = (
-        sorted(own or ()),
+        is_whisper(model) and not model.is_multilingual and [ENGLISH],
+        is_whisper(model) and sorted(model.get_tokenizer().all_language_codes),
         getattr(model, "lid_dict", None),
         getattr(config, "support_languages", None),
         getattr(config, "supported_languages", None),
@@ -428,13 +426,11 @@ def _decode_as_said(model: nn.Module, call: Call, duration: float) -> None:
     model.detect_language, model.decode = detecting, reporting
 
 
-FIGURES = ("temperature", "avg_logprob", "compression_ratio", "no_speech_prob")
-
-
 def _segments(
     found: Iterable[dict[str, Any]], with_words: bool, *, first: int, begin: float
 ) -> Iterable[Segment]:
     """The segments that mlx-audio found, numbered from `first` on, with `begin` seconds added to their times."""
+    figures = ("temperature", "avg_logprob", "compression_ratio", "no_speech_prob")
     for number, segment in enumerate(found, first):
         words = tuple(
             Word(
@@ -454,5 +450,5 @@ def _segments(
             tokens=tuple(map(int, segment.get("tokens") or ())),
             words=words,
             seek=round(begin * 100) + int(segment.get("seek", start * 100)),
-            **{name: float(segment.get(name, 0.0)) for name in FIGURES},
+            **{name: float(segment.get(name, 0.0)) for name in figures},
         )

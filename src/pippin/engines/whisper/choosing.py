@@ -57,8 +57,7 @@ def decode(model: Any, mel: mx.array, options: Any, settings: Settings) -> Any:
     result = task.run(mel[None])[0]
     if "compression_ratio_threshold" not in settings.arguments:
         return result
-    is_whole = len(result.tokens) < min(task.sample_len, task.n_ctx - task.sample_begin)
-    ends = [task.tokenizer.eot] if is_whole else []
+    ends = [task.tokenizer.eot] * (len(result.tokens) < min(task.sample_len, task.n_ctx - task.sample_begin))
     return replace(result, compression_ratio=ratio_of([*result.tokens, *ends], model.dims.n_vocab))
 
 

@@ -200,9 +200,6 @@ def hidden_states(name: str, model: nn.Module, config: Mapping[str, Any]) -> Sta
     if (decoder := ways.decoder_in(model)) is not None:
         return decoder.states
     if isinstance(model, VisionModel):
-        if attends_both_ways(config.get("text_config") or {}):
-            told = "text_config has tokens attend to those behind them, which is not computed beside pictures"
-            raise ServerError("load_failed", f"{name} gives no states that could be embedded: its {told}.")
         headless = model.without_head()
         return lambda tokens, _: headless(tokens)
     language = model.language_model if "language_model" in model else model
