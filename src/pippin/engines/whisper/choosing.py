@@ -63,8 +63,7 @@ def decode(model: Any, mel: mx.array, options: Any, settings: Settings) -> Any:
 
 def ratio_of(tokens: list[int], rows: int) -> float:
     """How often tokens repeat themselves, as transformers measures it, whose thresholds stand in
-    generation_config.json: by their ids, while OpenAI's code compresses their text. `rows` are those of the vocabulary.
-    """
+    generation_config.json: by their ids, and not by their text as OpenAI's code does. `rows` has the vocabulary."""
     width = int(math.log2(rows) / 8) + 1
     data = b"".join(token.to_bytes(width, "little") for token in tokens)
     return len(data) / len(zlib.compress(data))
