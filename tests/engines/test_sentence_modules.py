@@ -280,6 +280,36 @@ def test_what_sentence_transformers_lays_over_other_files_is_refused_by_name(
         read_pooling(tmp_path, {}, "mean")
 
 
+@pytest.mark.parametrize(
+    ("said", "activation"),
+    [
+        (None, "torch.nn.modules.linear.Identity"),
+        ({}, "torch.nn.modules.activation.Tanh"),
+        ({"activation_function": "torch.nn.modules.activation.ReLU"}, "torch.nn.modules.activation.ReLU"),
+    ],
+)
+def test_dense_layers_beside_the_models_weights_have_their_own_activations(
+    said: dict[str, str] | None, activation: str, tmp_path: Path
+) -> None:
+    """Conversions to MLX have them there; without a configuration they are EmbeddingGemma's, which are linear."""
+    chance, sizes = np.random.default_rng(2), [(4, 3), *[(4, 4)] * 10]
+    weights = [chance.normal(size=size).astype(np.float32) for size in sizes]
+    shift = chance.normal(size=4).astype(np.float32)
+    (tmp_path / "source").mkdir()
+    folder = folder_with(tmp_path / "source", tmp_path / "model", (), *["Dense"] * len(sizes))
+    if said is not None:
+        (folder / "2_Dense").mkdir()
+        (folder / "2_Dense" / "config.json").write_text(json.dumps(said))
+    stored = {f"dense.{place}.weight": mx.array(weight) for place, weight in enumerate(weights)}
+    pooling = read_pooling(folder, {**stored, "dense.0.bias": mx.array(shift)}, "mean")
+    vector = chance.normal(size=(1, 3)).astype(np.float32)
+    row = ACTIVATIONS[activation](vector @ weights[0].T + shift)
+    found = np.array(pooling.finished(mx.array(vector)))
+    for weight in weights[1:]:
+        row = row @ weight.T
+    assert np.abs(found - row).max() < 1e-4 * np.abs(row).max()
+
+
 def test_a_pooling_without_the_list_of_modules_counts(tmp_path: Path) -> None:
     (tmp_path / "1_Pooling").mkdir()
     assert read_pooling(tmp_path, {}, "mean").modes == ("mean",)

@@ -27,6 +27,9 @@ SPEECH = (ROOT / "tests" / "data" / "speech.flac").read_bytes()
 HEARD = "The quick brown fox jump over the lazy dog. Bippin' serves many models on one machine."
 """What faster-whisper 1.2.1 hears in it with the same weights, greedy, in float32."""
 
+ENDS = [0.14, 0.46, 0.8, 1.26, 1.52, 2.04, 2.22, 2.5, 3.0, 3.84, 4.18, 4.56, 4.96, 5.2, 5.42, 5.86]
+"""When its words end, by OpenAI's own code (20250625) with the same weights."""
+
 Loaded = tuple[TranscriptionPreparer, BlockingEngine[Any]]
 
 
@@ -58,9 +61,9 @@ def test_speech_is_heard_as_another_implementation_hears_it(loaded: Loaded) -> N
     assert "".join(segment.text for segment in segments).strip() == HEARD
     words = [word for segment in segments for word in segment.words]
     assert [word.text.strip() for word in words] == HEARD.split()
-    times = [time for word in words for time in (word.start, word.end)]
-    assert times == sorted(times)
-    assert times[-1] < 6.6
+    assert [word.end for word in words] == pytest.approx(ENDS, abs=0.021)
+    starts = [0.0, *ENDS[:8], 3.38, 4.04, *ENDS[10:-1]]
+    assert [word.start for word in words] == pytest.approx(starts, abs=0.021)
     assert any(isinstance(event, Progress) for event in events)
 
 
@@ -92,6 +95,31 @@ def test_a_language_may_be_a_name_or_detected(
     done = hear(loaded, language=language)[-1]
     assert isinstance(done, Transcribed)
     assert (asked, done.language) == ([given], given or "de")
+
+
+@pytest.mark.model
+def test_a_model_of_english_alone_refuses_other_languages(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Model, "is_multilingual", False)
+    [failed] = hear(loaded, language="de")
+    assert "'language' is 'de'; this model knows en." in str(failed)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("mark", ["<|endoftext|>", "<|startoftranscript|>", "<|0.00|>"])
+def test_a_prompt_that_spells_the_models_own_marks_is_refused(loaded: Loaded, mark: str) -> None:
+    [failed] = hear(loaded, prompt=f"Names: {mark} Pippin")
+    assert f"'prompt' spells {mark}, a mark of the model's own" in str(failed)
+
+
+@pytest.mark.model
+def test_a_segment_tells_where_its_window_begins(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"text": "Hello.", "start": 1.5, "end": 2.0, "seek": 120}
+    monkeypatch.setattr(Model, "generate", lambda *_, **__: STTOutput(text="Hello.", segments=[found]))
+    segment = hear(loaded)[0]
+    assert isinstance(segment, Segment)
+    assert (segment.start, segment.seek) == (1.5, 120)
 
 
 @pytest.mark.long

@@ -56,6 +56,8 @@ PROMPT = ("many words", [50361, 867, 2283])
 # Half of the windows of the recording are below these.
 SILENT = {"no_speech_threshold": 0.0, "logprob_threshold": -0.1}
 SOUNDING = {"no_speech_threshold": 1.0, "logprob_threshold": -0.1}
+# Each window is below the first and above the second.
+UNLIKELY, LIKELY = {"logprob_threshold": -1.0}, {"logprob_threshold": -9.0}
 
 HEARD: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -75,8 +77,15 @@ HEARD: dict[str, dict[str, Any]] = {
     "prompted": {"said": {"condition_on_prev_tokens": True}, "prompted": True},
     "silent": {"said": SILENT, "asked": SILENT},
     "never-silent": {"said": SOUNDING, "asked": SOUNDING},
+    # The second window of the two repeats itself more.
+    "repetitive": {"said": {"compression_ratio_threshold": 0.85, **LIKELY}, "asked": LIKELY, "hotter": True},
+    "unlikely": {"said": UNLIKELY, "asked": UNLIKELY, "hotter": True},
+    "likely-enough": {"said": LIKELY, "asked": LIKELY, "hotter": True},
 }
-"""Changes of PUBLISHED and arguments of `generate`."""
+"""Changes of PUBLISHED and arguments of `generate`; `hotter` tries HOTTER where decoding fails."""
+
+HOTTER = (0.0, 1e-4, 2e-4)
+"""Temperatures at which nothing is left to chance."""
 
 LOUD = 3.0
 """What logits are multiplied with, so that words are as likely as times."""
@@ -146,17 +155,20 @@ def write_heard(folder: Path) -> None:
         padding="longest",
         return_attention_mask=True,
     )
+    judge = WhisperForConditionalGeneration._need_fallback
     for name, asked in HEARD.items():
         said = {**PUBLISHED, **asked.get("said", {})}
         model.generation_config = GenerationConfig(**said)
         task = {} if asked.get("as_said") else {"task": "transcribe"}
+        tried: list[float] = []
+        model._need_fallback = lambda *about, tried=tried: tried.append(about[-1]) or judge(model, *about)
         found = model.generate(
             sound.input_features,
             attention_mask=sound.attention_mask,
             return_timestamps=True,
             return_segments=True,
             max_new_tokens=MOST_TOKENS,
-            temperature=0.0,
+            temperature=HOTTER if asked.get("hotter") else 0.0,
             **{**task, **asked.get("asked", {})},
             **({"prompt_ids": torch.tensor(PROMPT[1])} if asked.get("prompted") else {}),
         )
@@ -169,6 +181,8 @@ def write_heard(folder: Path) -> None:
             "asked": asked.get("asked", {}),
             "prompt": PROMPT[0] if asked.get("prompted") else None,
             "most_tokens": MOST_TOKENS,
+            "temperatures": HOTTER if asked.get("hotter") else 0.0,
+            "tried": tried,
         }
         (folder / f"{name}.json").write_text(json.dumps({**about, "segments": segments}))
     np.save(folder / "samples.npy", recording())

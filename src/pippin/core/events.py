@@ -225,6 +225,7 @@ class Segment(Struct, frozen=True, tag=True, omit_defaults=True):
     compression_ratio: float = 0.0
     no_speech_prob: float = 0.0
     words: tuple[Word, ...] = ()
+    seek: int = 0  # where the window that it was heard in begins, in hundredths of a second
 
 
 class Transcribed(Spent, frozen=True, tag=True, omit_defaults=True):

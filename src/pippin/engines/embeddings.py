@@ -6,7 +6,6 @@ after the last norm are pooled. How states are pooled is read from the folder's 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -126,10 +125,13 @@ def pool(states: mx.array, mask: mx.array, modes: tuple[str, ...]) -> mx.array:
 def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Pooling:
     """The pooling that a folder's sentence-transformers files name; without them the `usual` one, normalised.
 
-    Conversions to MLX have the weights of Dense modules beside the model's: these are `stored`. Raises
-    `ServerError("load_failed")` naming a module or a setting that is not computed here.
+    Conversions to MLX have the weights of Dense modules beside the model's, as `dense.0.weight` and on: these are
+    `stored`. Raises `ServerError("load_failed")` naming a module or a setting that is not computed here.
     """
-    beside = [stored[name] for name in sorted(stored) if name.startswith("dense.")]
+    beside: list[dict[str, mx.array]] = []
+    while (weight := stored.get(f"dense.{len(beside)}.weight")) is not None:
+        bias = stored.get(f"dense.{len(beside)}.bias")
+        beside.append({"linear.weight": weight} | ({} if bias is None else {"linear.bias": bias}))
     said = fields_in(folder, "config_sentence_transformers.json", truncate_dim=Annotated[int, Meta(ge=1)])
     size = said["truncate_dim"]
     cut: tuple[Step, ...] = (lambda vectors: vectors[:, :size],) if size is not None else ()
@@ -140,7 +142,9 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
         if (folder / "1_Dense").is_dir():
             refuse_unknown(folder.name, "late interaction")
         found = _modes(folder, "1_Pooling") if (folder / "1_Pooling/config.json").is_file() else (usual,)
-        return Pooling(found, (*(_linear(weight) for weight in beside), normalized, *cut), folder.name)
+        return Pooling(
+            found, (*(_linear(*arrays.values()) for arrays in beside), normalized, *cut), folder.name
+        )
     modes: tuple[str, ...] = ()
     steps: list[Step] = []
     unknown: list[str] = []
@@ -164,10 +168,9 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
             case "Normalize":
                 _refuse_other_places(folder, place)
                 steps.append(normalized)
-            case "Dense" if beside and not (path / "model.safetensors").exists():
-                steps.append(_linear(beside.pop(0)))
             case "Dense":
-                steps.append(_dense(folder, place))
+                is_stored = beside and not (path / "model.safetensors").exists()
+                steps.append(_dense(folder, place, beside.pop(0) if is_stored else None))
             case "LayerNorm":
                 steps.append(_layer_norm(folder.name, path))
             case other:
@@ -238,13 +241,16 @@ def _refuse_other_places(folder: Path, place: str) -> None:
         raise _not_computed(folder.name, f"{place}/config.json makes {target} of {source}")
 
 
-def _dense(model: Path, place: str) -> Step:
+def _dense(model: Path, place: str, stored: dict[str, mx.array] | None) -> Step:
     """sentence-transformers' Dense: a linear layer and an activation, and its input or a projection of it beside them
-    where it says so. Raises `ServerError("load_failed")`."""
+    where it says so. Its weights are `stored` beside the model's, or in its own folder. Raises
+    `ServerError("load_failed")`."""
     kinds: dict[str, Any] = {"activation_function": str, "use_residual": bool, "bias": bool}
     config = fields_in(model, f"{place}/config.json", **kinds, out_features=int, in_features=int)
-    arrays = _arrays(model.name, model / place, "linear.weight")
-    module, _, activation = (config["activation_function"] or "torch.Tanh").rpartition(".")
+    arrays = stored or _arrays(model.name, model / place, "linear.weight")
+    # Conversions may leave the configuration out, for EmbeddingGemma's layers, which are linear.
+    usual = "torch.Identity" if stored and not (model / place / "config.json").exists() else "torch.Tanh"
+    module, _, activation = (config["activation_function"] or usual).rpartition(".")
     _refuse_other_places(model, place)
     if activation not in ACTIVATIONS or not module.startswith("torch"):
         raise _not_computed(model.name, f"{place}/config.json has the activation {module}.{activation}")
@@ -326,7 +332,13 @@ class EmbeddingPreparer(EncodingPreparer):
             "input",
         )
         tokens = sum(len(sequence.tokens) for sequence in sequences)
-        return EncodingJob(id, Accepted(tokens), sequences, partial(_embedded, task.dimensions, tokens))
+
+        def answer(vectors: Floats) -> Event:
+            if task.dimensions is not None and task.dimensions < vectors.shape[1]:
+                vectors = unit(vectors[:, : task.dimensions])
+            return Embedded(np.ascontiguousarray(vectors, "<f4").tobytes(), vectors.shape[1], tokens)
+
+        return EncodingJob(id, Accepted(tokens), sequences, answer)
 
     def _prefix(self, task: Embed) -> str:
         """The text in front of each input: the prompt of this name in the folder's list, or the instruction itself."""
@@ -355,18 +367,13 @@ class EmbeddingPreparer(EncodingPreparer):
             if overflow == "error" and len(item) > self.tokenizer.limit:
                 raise self.too_long(f"{param} has {len(item)} tokens", param)
             sequence = self.tokenizer.checked(item, param)
-        if len(sequence.tokens) <= self.tokenizer.limit:
-            return sequence
-        if overflow == "error":
-            raise self.too_long(f"{param} has {len(sequence.tokens)} tokens", param)
+        length, limit = len(sequence.tokens), self.tokenizer.limit
+        if length > limit and overflow == "error":
+            raise self.too_long(f"{param} has {length} tokens", param)
         # The last token (end of sequence or separator) stays, because `lasttoken` pooling reads its state.
-        return EncoderInput((*sequence.tokens[: self.tokenizer.limit - 1], sequence.tokens[-1]))
-
-
-def _embedded(dimensions: int | None, tokens: int, vectors: Floats) -> Event:
-    if dimensions is not None and dimensions < vectors.shape[1]:
-        vectors = unit(vectors[:, :dimensions])
-    return Embedded(np.ascontiguousarray(vectors, "<f4").tobytes(), vectors.shape[1], tokens)
+        return (
+            EncoderInput((*sequence.tokens[: limit - 1], sequence.tokens[-1])) if length > limit else sequence
+        )
 
 
 def refuse_unknown(name: str, architecture: str) -> None:
@@ -408,10 +415,18 @@ def _encoder(preparer: EmbeddingPreparer) -> Forward:
 
 
 def _language_model(preparer: EmbeddingPreparer, progress: LoadProgress) -> Forward:
-    """The forward pass of a language model whose hidden states are pooled."""
-    config, options, pad = preparer.config, preparer.options, preparer.tokenizer.pad
-    preparer.pooling = _pooling(preparer, attends_both_ways(config))
-    reading = body_of(preparer.folder, config, trust_remote_code=options.trust_remote_code)
+    """The forward pass of a language model whose hidden states are pooled as the folder says, else by the last token,
+    or the mean where a token attends to all others."""
+    folder, config, pad = preparer.folder, preparer.config, preparer.tokenizer.pad
+    both = attends_both_ways(config)
+    preparer.pooling = read_pooling(folder, arrays_aside(folder, config), "mean" if both else "lasttoken")
+    if "cls" in preparer.pooling.modes and not both:
+        raise ServerError(
+            "load_failed",
+            f"{preparer.info.id} asks for the pooling 'cls', and its first token attends to nothing but itself: name "
+            "another one in its 1_Pooling/config.json.",
+        )
+    reading = body_of(folder, config, trust_remote_code=preparer.options.trust_remote_code)
     model, seen = preparer.load_language_model(progress, reading)
     states_of = hidden_states(preparer.info.id, model, config)
 
@@ -433,17 +448,3 @@ def _language_model(preparer: EmbeddingPreparer, progress: LoadProgress) -> Forw
         return floats(preparer.pooling.finished(pooled))
 
     return forward
-
-
-def _pooling(preparer: EmbeddingPreparer, both: bool) -> Pooling:
-    """The pooling named by the folder, else the last token, or the mean where `both` says that a token attends to all
-    others."""
-    folder, config = preparer.folder, preparer.config
-    found = read_pooling(folder, arrays_aside(folder, config), "mean" if both else "lasttoken")
-    if "cls" in found.modes and not both:
-        raise ServerError(
-            "load_failed",
-            f"{preparer.info.id} asks for the pooling 'cls', and its first token attends to nothing but itself: name "
-            "another one in its 1_Pooling/config.json.",
-        )
-    return found

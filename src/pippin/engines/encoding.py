@@ -82,7 +82,7 @@ def gathered(sequences: Iterable[EncoderInput], param: str) -> tuple[EncoderInpu
     return tuple(found)
 
 
-def padded(batch: Sequence[EncoderInput], pad: int) -> tuple[mx.array, mx.array, mx.array | None]:
+def padded(batch: Sequence[EncoderInput], pad: int) -> tuple[mx.array, mx.array, mx.array]:
     """Token ids, attention mask and segment ids of a batch, each [batch, longest], padded on the right."""
     longest = max(len(each.tokens) for each in batch)
     tokens = np.full((len(batch), longest), pad, dtype=np.int32)
@@ -93,8 +93,7 @@ def padded(batch: Sequence[EncoderInput], pad: int) -> tuple[mx.array, mx.array,
         mask[index, : len(each.tokens)] = 1
         if each.segments is not None:
             segments[index, : len(each.tokens)] = each.segments
-    has_segments = any(each.segments is not None for each in batch)
-    return mx.array(tokens), mx.array(mask), mx.array(segments) if has_segments else None
+    return mx.array(tokens), mx.array(mask), mx.array(segments)
 
 
 class EncodingEngine(CachelessEngine):

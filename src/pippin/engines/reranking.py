@@ -20,7 +20,7 @@ from pippin.core.models import WorkerSpec
 from pippin.core.published import fields_in
 from pippin.core.tasks import Rerank, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
-from pippin.engines.conversations import ConversationPreparer, ConversationStates, EncodingPreparer
+from pippin.engines.conversations import ConversationPreparer, EncodingPreparer
 from pippin.engines.encoding import (
     EncoderInput,
     EncodingEngine,
@@ -231,7 +231,7 @@ def _classifier(preparer: RerankingPreparer) -> Forward:
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         tokens, mask, segments = padded(batch, pad)
-        extra = {"token_type_ids": segments} if segmented and segments is not None else {}
+        extra = {"token_type_ids": segments} if segmented else {}
         return floats(model(tokens, attention_mask=mask, **extra).logits)
 
     return forward
@@ -239,7 +239,7 @@ def _classifier(preparer: RerankingPreparer) -> Forward:
 
 def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forward:
     """The score of a classifier's head, or of Qwen3-Reranker and its like: the logit of `yes` as the next token less
-    that of `no`; both for the last token."""
+    that of `no`; both for the last token. A model that sees computes one pair at a time."""
     config, name = preparer.config, preparer.info.id
     aside = arrays_aside(preparer.folder, config) if is_classifier(config) else None
     reading = Reading() if aside is None else body_of(preparer.folder, config)
@@ -247,7 +247,13 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
     model, seen = preparer.load_language_model(progress, reading)
     if seen is not None:
         assert isinstance(tokens, tuple)
-        return _sees(seen, *tokens)
+        yes, no = tokens
+
+        def look(batch: Sequence[EncoderInput]) -> Floats:
+            found = (seen.last_logits(sequence) for sequence in batch)
+            return floats(mx.stack([logits[yes] - logits[no] for logits in found])[:, None])
+
+        return look
     pad, states_of = preparer.tokenizer.pad, hidden_states(name, model, config)
 
     def score(last: mx.array) -> mx.array:
@@ -292,13 +298,3 @@ def yes_and_no(preparer: RerankingPreparer) -> tuple[int, int]:
             "`false_token_id`: it is no reranker that Pippin knows.",
         )
     return yes, no
-
-
-def _sees(passes: ConversationStates, yes: int, no: int) -> Forward:
-    """The same score from a vision-language model, one pair at a time."""
-
-    def forward(batch: Sequence[EncoderInput]) -> Floats:
-        found = (passes.last_logits(sequence) for sequence in batch)
-        return floats(mx.stack([logits[yes] - logits[no] for logits in found])[:, None])
-
-    return forward

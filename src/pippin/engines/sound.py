@@ -29,13 +29,11 @@ CONTAINERS: dict[str, tuple[str, str, str]] = {
     "aac": ("adts", "aac", "fltp"),
     "flac": ("flac", "flac", "s16"),
     "wav": ("wav", "pcm_s16le", "s16"),
+    "pcm": ("s16le", "pcm_s16le", "s16"),
 }
 """FFmpeg's container, codec and sample format for each format of speech."""
 
-OPUS_RATE: Final = 48000
-"""Opus takes few other sample rates."""
-
-READ = "wav,w64,mp3,flac,ogg,mov,matroska,aac,aiff,caf,au,amr"
+READ = "wav,w64,mp3,flac,ogg,mov,matroska,aac,aiff,caf,au,amr,mpeg"
 """The containers that are read, by FFmpeg's names."""
 
 
@@ -130,31 +128,29 @@ class SpeechEncoder:
     """Encodes one stream of samples piece by piece. The format `pcm` is 16-bit little-endian without a container."""
 
     def __init__(self, format: FileFormat, rate: int) -> None:
-        """`rate` is that of the samples fed, and of the sound unless the format has its own."""
+        """`rate` is that of the samples fed, and of the sound if its format has that rate; else the next higher one."""
+        import av
+
         self._rate = rate
         self._format = format
         self._buffer = io.BytesIO()
         self._sent = 0
         self._position = 0
-        if format == "pcm":
-            return
-        import av
-
         container, codec, sample_format = CONTAINERS[format]
-        self._container = av.open(self._buffer, mode="w", format=container)
-        self._stream = self._container.add_stream(codec, rate=OPUS_RATE if format == "opus" else rate)
+        # Ogg would gather a second in a page.
+        paged = {"page_duration": "200000"} if container == "ogg" else {}
+        self._container = av.open(self._buffer, mode="w", format=container, options=paged)
+        known = av.Codec(codec, "w").audio_rates or (rate,)
+        taken = min((each for each in known if each >= rate), default=max(known))
+        self._stream = self._container.add_stream(codec, rate=taken)
         self._stream.layout = "mono"
-        self._resampler = av.AudioResampler(
-            format=sample_format, layout="mono", rate=self._stream.rate or rate
-        )
+        self._resampler = av.AudioResampler(format=sample_format, layout="mono", rate=taken)
 
     def feed(self, samples: Samples) -> bytes:
         """Encode mono samples in [-1, 1], and return the bytes that are complete by now."""
-        whole = (np.clip(samples, -1.0, 1.0) * 32767).astype("<i2")
-        if self._format == "pcm":
-            return whole.tobytes()
         import av
 
+        whole = (np.clip(samples, -1.0, 1.0) * 32767).astype("<i2")
         frame = av.AudioFrame.from_ndarray(whole.reshape(1, -1), format="s16", layout="mono")
         frame.sample_rate = self._rate
         frame.time_base = Fraction(1, self._rate)
@@ -166,8 +162,6 @@ class SpeechEncoder:
 
     def finish(self) -> bytes:
         """End the stream and return the rest of its bytes: all of a wav file, whose header holds its length."""
-        if self._format == "pcm":
-            return b""
         for resampled in self._resampler.resample(None):
             self._container.mux(self._stream.encode(resampled))
         self._container.mux(self._stream.encode(None))

@@ -58,10 +58,6 @@ SEGMENT_SECONDS = 30.0
 """Whisper decodes audio in pieces of this length; a streamed transcription is cut into pieces no longer than it."""
 
 
-DETECTED = "auto"
-"""The language that many clients send for one that is to be detected."""
-
-
 class TranscriptionPreparer:
     """Decodes the audio of a request within limits, beside the step loop."""
 
@@ -72,7 +68,8 @@ class TranscriptionPreparer:
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         assert isinstance(task, Transcribe)
-        if (task.language or "").lower() == DETECTED:
+        # Many clients send this for a language that is to be detected.
+        if (task.language or "").lower() == "auto":
             task = msgspec.structs.replace(task, language=None)
         if self.rate is None:
             raise NeedsWeightsError
@@ -309,16 +306,14 @@ is the language to translate into; if it has the second, that also serves as the
 PROMPT_NAMES = ("context", "system_prompt")
 """What they call a text with names and words that may be heard. Their `prompt` is something else: an instruction."""
 
-RATE_NAMES = ("sampling_rate", "sample_rate")
-"""What models that can resample call the sample rate."""
-
 ENGLISH = "en"
 
 
 def _plain_arguments(model: nn.Module, task: Transcribe, rate: int) -> dict[str, Any]:
     """The arguments of any model but Whisper. Raises `ServerError` for a field that it has no argument for."""
     keywords = keywords_for_hearing(model)
-    arguments: dict[str, Any] = {name: rate for name in RATE_NAMES if name in keywords.read}
+    # Models that can resample have one of these.
+    arguments: dict[str, Any] = dict.fromkeys({"sampling_rate", "sample_rate"} & keywords.read, rate)
     if "verbose" in keywords.read:
         arguments["verbose"] = False
     default = inspect.signature(model.generate).parameters.get("chunk_duration")
@@ -363,7 +358,8 @@ def _spoken_language(model: nn.Module, language: str) -> str:
 
     config = getattr(model, "config", None)
     lists = (
-        sorted(model.get_tokenizer().all_language_codes) if is_whisper(model) else None,
+        is_whisper(model) and not model.is_multilingual and [ENGLISH],
+        is_whisper(model) and sorted(model.get_tokenizer().all_language_codes),
         getattr(model, "lid_dict", None),
         getattr(config, "support_languages", None),
         getattr(config, "supported_languages", None),
@@ -387,6 +383,10 @@ def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float, 
     _decode_as_said(model, call, duration)
     if task.max_tokens is not None:
         raise ServerError("unsupported", "This model has no `max_tokens`; leave it out.", "max_tokens")
+    tokenizer = model.get_tokenizer()
+    if marks := [id_ for id_ in tokenizer.encode(task.prompt or "") if id_ >= tokenizer.eot]:
+        mark = tokenizer.hf_tokenizer.convert_ids_to_tokens(marks[0])
+        raise refused("prompt", f"spells {mark}, a mark of the model's own; leave it out.")
     arguments: dict[str, Any] = {
         "verbose": None,
         "language": model.spoken if task.language is None else _spoken_language(model, task.language),
@@ -426,13 +426,11 @@ def _decode_as_said(model: nn.Module, call: Call, duration: float) -> None:
     model.detect_language, model.decode = detecting, reporting
 
 
-FIGURES = ("temperature", "avg_logprob", "compression_ratio", "no_speech_prob")
-
-
 def _segments(
     found: Iterable[dict[str, Any]], with_words: bool, *, first: int, begin: float
 ) -> Iterable[Segment]:
     """The segments that mlx-audio found, numbered from `first` on, with `begin` seconds added to their times."""
+    figures = ("temperature", "avg_logprob", "compression_ratio", "no_speech_prob")
     for number, segment in enumerate(found, first):
         words = tuple(
             Word(
@@ -443,12 +441,14 @@ def _segments(
             )
             for word in (segment.get("words") or () if with_words else ())
         )
+        start = float(segment.get("start") or 0.0)
         yield Segment(
             id=number,
-            start=begin + float(segment.get("start") or 0.0),
+            start=begin + start,
             end=begin + float(segment.get("end") or 0.0),
             text=str(segment.get("text") or ""),
             tokens=tuple(map(int, segment.get("tokens") or ())),
             words=words,
-            **{name: float(segment.get(name, 0.0)) for name in FIGURES},
+            seek=round(begin * 100) + int(segment.get("seek", start * 100)),
+            **{name: float(segment.get(name, 0.0)) for name in figures},
         )

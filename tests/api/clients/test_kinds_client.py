@@ -13,6 +13,9 @@ import openai
 import pytest
 from openai import BadRequestError, OpenAI
 
+from pippin.api.kinds import transcription
+from pippin.core.events import Segment, Transcribed
+from pippin.core.tasks import Transcribe
 from tests.api.live_server import MODEL, live_server
 from tests.clients import openai_of
 
@@ -275,6 +278,14 @@ def test_text_formats(address: str, client: OpenAI, name: Any, media: str, text:
     form = {"model": MODEL, "response_format": name}
     reply = httpx.post(f"{address}/audio/transcriptions", data=form, files={"file": SOUND})
     assert reply.headers["content-type"].startswith(media)
+
+
+def test_a_segment_without_a_text_is_no_subtitle() -> None:
+    fields = transcription.TranscriptionRequest(response_format="srt")
+    heard = [Segment(0, 0.0, 1.0, " Hello."), Segment(1, 1.0, 1.0, ""), Segment(2, 2.0, 3.0, " Bye.")]
+    done = Transcribed("Hello. Bye.", "en", 3.0)
+    expected = "1\n00:00:00,000 --> 00:00:01,000\nHello.\n\n2\n00:00:02,000 --> 00:00:03,000\nBye.\n"
+    assert transcription.draw(fields, Transcribe(audio=b""), done, heard).decode() == expected
 
 
 def test_a_streamed_transcription_adds_up_to_the_whole(client: OpenAI) -> None:

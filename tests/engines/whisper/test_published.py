@@ -82,7 +82,7 @@ def hearing(written: Path) -> Any:
 
 NAMES = (
     "plain language translated named forced few-languages much-suppressed begin-suppressed early "
-    "any-time penalised forbidden prompted continued silent never-silent"
+    "any-time penalised forbidden prompted continued silent never-silent repetitive unlikely likely-enough"
 ).split()
 
 
@@ -94,7 +94,8 @@ def test_a_recording_of_several_windows_is_heard_as_in_transformers(
     oracle = json.loads((folder / f"{name}.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(oracle["said"]))
     prepare_whisper(hearing, "heard", folder)
-    own = {**hearing.settings.arguments, "temperature": 0.0, "sample_len": oracle["most_tokens"]}
+    temperatures = oracle["temperatures"]
+    own = {**hearing.settings.arguments, "sample_len": oracle["most_tokens"], "temperature": temperatures}
     hearing.settings = msgspec.structs.replace(hearing.settings, arguments=own)
     events, asked = Heard(), oracle["asked"]
     task = Transcribe(
@@ -111,6 +112,11 @@ def test_a_recording_of_several_windows_is_heard_as_in_transformers(
         (round(each["start"], 2), round(each["end"], 2)) for each in expected
     ]
     assert [list(each.tokens) for each in found] == [tokens_of(each) for each in expected]
+    if temperatures:
+        # Each window is tried from the lowest temperature on.
+        ends = [place for place, next_ in enumerate((*oracle["tried"][1:], 0.0)) if next_ == 0.0]
+        accepted = [oracle["tried"][place] for place in ends]
+        assert list({each.seek: each.temperature for each in found}.values()) == accepted
 
 
 def tokens_of(segment: dict[str, Any]) -> list[int]:

@@ -13,7 +13,7 @@ import pytest
 from pippin.core.errors import ServerError
 from pippin.engines.transcription import prepare_whisper
 from pippin.engines.whisper import settings as read
-from pippin.engines.whisper.choosing import Chooser
+from pippin.engines.whisper.choosing import Chooser, ratio_of
 from pippin.engines.whisper.settings import Settings
 
 WORDS = {"a": 0, "b": 1, " ": 2, "<|end|>": 3, "<|start|>": 4, "<|en|>": 5, "<|de|>": 6, "<|translate|>": 7,
@@ -194,3 +194,9 @@ def test_a_word_follows_a_time_however_likely_times_are() -> None:
         mx.array(logits), mx.array([[4, 5, 8, 12]])
     )
     assert int(chosen.argmax()) == 1
+
+
+def test_how_often_tokens_repeat_is_measured_as_in_transformers() -> None:
+    """The values of `_retrieve_compression_ratio`, of transformers 5.23."""
+    assert ratio_of([50364, 3, 5, 3, 5, 3, 5, 3, 5, 3, 5, 50257], 51865) == pytest.approx(4 / 3)
+    assert ratio_of([7, *[3] * 40], 70000) == pytest.approx(123 / 14)

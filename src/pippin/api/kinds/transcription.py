@@ -78,7 +78,7 @@ class WordBody(Struct, kw_only=True):
 
 class SegmentBody(Struct, kw_only=True):
     id: int
-    seek: int = 0
+    seek: int
     start: float
     end: float
     text: str
@@ -136,17 +136,17 @@ def draw(fields: TranscriptionRequest, task: Transcribe, done: Transcribed, even
         case "text":
             return done.text.encode() + b"\n"
         case "srt" | "vtt" as form:
-            # A text without segments becomes one long segment.
+            # A text without segments becomes one long segment. One without a text would end a file for its readers.
+            segments = [segment for segment in segments if segment.text.strip()]
             return subtitles(segments or [Segment(0, 0.0, done.duration, done.text)], form).encode()
         case "verbose_json":
             shown = fields.timestamp_granularities or ("segment",)
             reply = verbose(task, done)
-            reply.segments = [segment_body(segment) for segment in segments] if "segment" in shown else None
+            reply.segments = convert(segments, list[SegmentBody]) if "segment" in shown else None
             reply.words = words_of(segments) if task.words else None
             return msgspec.json.encode(reply)
         case _:
-            usage = DurationUsage(seconds=round(done.duration, 3))
-            return msgspec.json.encode(TranscriptionReply(text=done.text, usage=usage))
+            return msgspec.json.encode(TranscriptionReply(text=done.text, usage=verbose(task, done).usage))
 
 
 def verbose(task: Transcribe, done: Transcribed) -> VerboseReply:
@@ -163,12 +163,6 @@ def verbose(task: Transcribe, done: Transcribed) -> VerboseReply:
 def words_of(segments: list[Segment]) -> list[WordBody]:
     words = (word for segment in segments for word in segment.words)
     return [WordBody(word=word.text.strip(), start=word.start, end=word.end) for word in words]
-
-
-def segment_body(segment: Segment) -> SegmentBody:
-    body = convert(segment, SegmentBody)
-    body.seek = int(segment.start * 100)
-    return body
 
 
 def subtitles(segments: list[Segment], form: Literal["srt", "vtt"]) -> str:
@@ -222,7 +216,7 @@ class TranscriptionLines(StreamEncoder):
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
             case Segment():
-                body = msgspec.to_builtins(segment_body(event))
+                body = msgspec.to_builtins(convert(event, SegmentBody))
                 if self._task.words:
                     body["words"] = words_of([event])
                 return msgspec.json.encode(body) + b"\n"

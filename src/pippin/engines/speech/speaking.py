@@ -113,8 +113,6 @@ NAME: Final = re.compile(r"[^\W_][^/\\:~\x00-\x1f]{0,127}")
 """A word for a voice of a model that has no list of them: nothing that could be a path or an address."""
 KOKORO: Final = "kokoro"
 """The family that mixes several voices, with commas between their names, and fetches one that its folder lacks."""
-OUTETTS: Final = "outetts"
-"""The family that takes the path of a voice's file, and not its name."""
 
 
 class FolderVoices(Struct, frozen=True):
@@ -218,7 +216,8 @@ class SpeechPreparer:
         name = "" if task.voice is None else self._voices.checked(task.voice)
         path = self._voices.files.get(name)
         recording = path if path is not None and path.suffix == ".wav" else None
-        takes_file = path is not None and self._voices.family == OUTETTS
+        # Which takes the path of a voice's file, and not its name.
+        takes_file = path is not None and self._voices.family == "outetts"
         voice = None if recording else str(path) if takes_file else name or None
         call = partial(speak, task, voice, self._reference(task, recording))
         return BlockingJob[SpeechModel](id, Accepted(len(task.text)), call)

@@ -1,5 +1,8 @@
 """Which token of a Whisper model comes next, by the settings of its folder and OpenAI's rules for times."""
 
+import math
+import zlib
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -51,4 +54,16 @@ def decode(model: Any, mel: mx.array, options: Any, settings: Settings) -> Any:
     penalties = [RepetitionPenalty(penalty)] if penalty not in (None, 1) else []
     chooser = Chooser(settings, task.tokenizer, task.sample_begin, model.dims.n_vocab)
     task.logit_filters = [*penalties, chooser]
-    return task.run(mel[None])[0]
+    result = task.run(mel[None])[0]
+    if "compression_ratio_threshold" not in settings.arguments:
+        return result
+    ends = [task.tokenizer.eot] * (len(result.tokens) < min(task.sample_len, task.n_ctx - task.sample_begin))
+    return replace(result, compression_ratio=ratio_of([*result.tokens, *ends], model.dims.n_vocab))
+
+
+def ratio_of(tokens: list[int], rows: int) -> float:
+    """How often tokens repeat themselves, as transformers measures it, whose thresholds stand in
+    generation_config.json: by their ids, and not by their text as OpenAI's code does. `rows` has the vocabulary."""
+    width = int(math.log2(rows) / 8) + 1
+    data = b"".join(token.to_bytes(width, "little") for token in tokens)
+    return len(data) / len(zlib.compress(data))

@@ -220,8 +220,9 @@ def test_a_field_that_the_class_of_an_architecture_does_not_read_is_refused(fold
     assert mx.array_equal(load(folder)[0](TOKENS), expected)
     config(folder, hidden_act="gelu")
     assert "hidden_act 'gelu' is not read by the class" in refusal(folder)
-    config(folder, hidden_act="silu", use_bidirectional_attention=True)
-    assert "use_bidirectional_attention is read for embeddings alone" in refusal(folder)
+    for field, value in (("use_bidirectional_attention", True), ("is_causal", False)):
+        config(folder, **{"hidden_act": "silu", "use_bidirectional_attention": False, field: value})
+        assert "is_causal false are read with --model-kind embeddings alone" in refusal(folder)
 
 
 @pytest.mark.parametrize(
