@@ -269,3 +269,12 @@ def test_words_are_never_cut_by_chance(tmp_path: Path) -> None:
         list(EncodingTokenizer(tmp_path, None).encode("abab").tokens),
     ]
     assert read == [[2, 2]] * 2
+
+
+def test_a_tokenizer_that_needs_a_package_is_refused_with_the_files_that_do_without(tmp_path: Path) -> None:
+    (tmp_path / "tekken.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"model_type": "mistral"}')
+    with pytest.raises(
+        ServerError, match=r"mistral-common.* Copy tokenizer\.json, tokenizer_config\.json and"
+    ):
+        Tokenizer.load(tmp_path)

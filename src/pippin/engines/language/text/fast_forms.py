@@ -1,10 +1,10 @@
-"""Tokenizers that checkpoints hold as Python code only, built from their vocabularies without that code."""
+"""Tokenizers that checkpoints hold as Python code or as models of SentencePiece only, built from their vocabularies."""
 
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers
 
 from pippin.core.published import object_in
 
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PLAMO_VOCABULARY = "tokenizer.jsonl"
+SENTENCEPIECE = "tokenizer.model"
+SPACE = "▁"  # SentencePiece's substitute for a space
+OF_BPE = 2
+"""What SentencePiece calls the type of a model that merges pairs."""
 
 NEVER = -1e5
 """The score of byte pieces, so low that only characters without a piece of their own are cut into bytes."""
@@ -33,6 +37,40 @@ def open_fast_form(folder: Path) -> "PreTrainedTokenizerBase | None":
         )
         return opened
     return None
+
+
+def as_sentencepiece(folder: Path, made: str) -> str:
+    """The tokenizer that transformers `made` of a folder's SentencePiece model, cutting texts as that model does.
+    transformers 5 merges by ids, where runs of blanks have later scores, and its blank before a text goes by the class.
+    Other files of that name stay as they were read."""
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
+    try:
+        model = sentencepiece_model_pb2.ModelProto.FromString((folder / SENTENCEPIECE).read_bytes())
+    except DecodeError:
+        return made
+    document, rules = json.loads(made), model.normalizer_spec
+    if model.trainer_spec.model_type != OF_BPE or document["model"]["type"] != "BPE":
+        return made
+    scores = {piece.piece: piece.score for piece in model.pieces}
+    document["model"]["merges"].sort(key=lambda pair: -scores["".join(pair)])
+    config = object_in(folder / "tokenizer_config.json")
+    if config.get("legacy") is False:
+        return json.dumps(document)
+    # Untyped in tokenizers.
+    found: Any = Tokenizer.from_str(json.dumps({**document, "pre_tokenizer": None}))
+    prefixed = config.get("add_prefix_space", rules.add_dummy_prefix)
+    before, after = ([normalizers.Prepend(SPACE)], [decoders.Strip(" ", 1, 0)]) if prefixed else ([], [])
+    if rules.remove_extra_whitespaces:
+        before = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip(), *before]
+    if rules.precompiled_charsmap:
+        before.insert(0, normalizers.Precompiled(rules.precompiled_charsmap))
+    found.normalizer = normalizers.Sequence([*before, normalizers.Replace(" ", SPACE)])
+    found.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *after]
+    )
+    return str(found.to_str())
 
 
 def _plamo(folder: Path) -> "PreTrainedTokenizerBase":
