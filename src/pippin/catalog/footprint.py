@@ -152,7 +152,6 @@ def _array_bytes(name: str, array: StoredArray, settings: Json, value_bytes: int
 
 def _all_arrays(folder: Path) -> Iterator[tuple[str, StoredArray]]:
     """The weight arrays that a load reads."""
-    for pattern in ("*.safetensors", "*/*.safetensors"):
-        for path in folder.glob(pattern):
-            header = find_header(path)
-            yield from header.arrays.items() if header is not None else ()
+    for path in stored_weights(folder):
+        header = find_header(path)
+        yield from header.arrays.items() if header is not None else ()

@@ -2,6 +2,7 @@
 finds the files of a checkpoint, and digests them."""
 
 import hashlib
+import re
 from collections.abc import Iterable
 from math import prod
 from pathlib import Path
@@ -82,22 +83,68 @@ class WeightFiles(Struct, frozen=True):
     owners: dict[str, Path]
 
 
+NUMBERED: Final = re.compile(r"(.*-)[0-9]{5}-of-([0-9]{5})\.safetensors")
+MOST_SHARDS: Final = 10_000
+BESIDE_MODELS: Final = ("consolidated", "adapter")
+BESIDE_PARTS: Final = ("original", "checkpoint-")
+"""How the names of files beside `model*.safetensors` begin, and those of folders, which are no parts of a model."""
+
+
 def index_of(folder: Path) -> dict[str, str]:
     """The name of the file of each tensor, as a folder's index has it; empty without a usable one."""
     found = object_in(folder / INDEX).get("weight_map")
     return {name: str(file) for name, file in found.items()} if isinstance(found, dict) else {}
 
 
+def shards_of(folder: Path) -> set[str]:
+    """The names of the files of a checkpoint that is in several: by its index, else by the numbers in their names."""
+    found = set(index_of(folder).values())
+    for path in () if found else folder.glob("*.safetensors"):
+        if (numbered := NUMBERED.fullmatch(path.name)) is not None:
+            count = min(int(numbered[2]), MOST_SHARDS)
+            found |= {f"{numbered[1]}{n:05}-of-{numbered[2]}.safetensors" for n in range(1, count + 1)}
+    return found
+
+
 def missing_shards(folder: Path) -> list[str]:
-    """The files that an index names and a folder lacks. None for an index of other files than these, as conversions
+    """The files of `shards_of` that a folder lacks. None for an index of other files than these, as conversions
     have kept their source's: none of its files is there, or all of its tensors are there without the missing ones."""
-    index = index_of(folder)
+    index, shards = index_of(folder), shards_of(folder)
     there = {path.name for path in folder.glob("*.safetensors") if path.is_file()}
-    missing = sorted(set(index.values()) - there)
-    others = any(name.startswith("model") for name in there) and there.isdisjoint(index.values())
-    if not missing or others or index.keys() <= _tensors(folder / name for name in there).keys():
+    missing = sorted(shards - there)
+    others = any(name.startswith("model") for name in there) and there.isdisjoint(shards)
+    if not missing or others or (index and index.keys() <= _tensors(folder / name for name in there).keys()):
         return []
     return missing
+
+
+def stored_weights(folder: Path) -> list[Path]:
+    """The safetensors files of a model and of its parts in folders of their own, without those that only other programs
+    read: the publisher's own form of the same weights, adapters, and states of a training."""
+    top = sorted(folder.glob("*.safetensors"))
+    if any(path.name.startswith("model") for path in top):
+        top = [path for path in top if not path.name.startswith(BESIDE_MODELS)]
+    inner = sorted(folder.glob("*/*.safetensors"))
+    return top + [path for path in inner if not path.parent.name.startswith(BESIDE_PARTS)]
+
+
+def instead(folder: Path) -> str | None:
+    """What a folder without `model*.safetensors` has in their place, and the way out, as a sentence."""
+    if (named := min(folder.glob("*.safetensors"), default=None)) is not None:
+        return (
+            f"{named.name} is not read. If its tensors have transformers' names, call it model.safetensors."
+        )
+    if (gguf := min(folder.glob("*.gguf"), default=None)) is not None:
+        return f"`pippin import {gguf}` makes a model of its GGUF file."
+    others = (
+        path.name for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".pth", ".ckpt", ".npz")
+    )
+    if (other := min(others, default=None)) is not None:
+        return (
+            f"they are in {other}, which is not read. Look for its conversion to MLX, or save it with transformers' "
+            "save_pretrained."
+        )
+    return None
 
 
 def weight_files(folder: Path) -> WeightFiles:
@@ -106,7 +153,7 @@ def weight_files(folder: Path) -> WeightFiles:
     index = index_of(folder)
     if missing := missing_shards(folder):
         raise ValueError(
-            f"{len(missing)} of {len(set(index.values()))} files are missing ({', '.join(missing[:3])})"
+            f"{len(missing)} of {len(shards_of(folder))} files are missing ({', '.join(missing[:3])})"
         )
     named = [folder / name for name in sorted(set(index.values()))]
     if named and all(path.is_file() for path in named):
@@ -116,7 +163,7 @@ def weight_files(folder: Path) -> WeightFiles:
             return WeightFiles(tuple(named), owners | {name: folder / file for name, file in index.items()})
     there = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     named_so = [path for path in there if path.name.startswith("model")]
-    files = named_so or [path for path in there if not path.name.startswith("consolidated")]
+    files = named_so or [path for path in there if not path.name.startswith(BESIDE_MODELS)]
     held = _tensors(files)
     for path in reversed(files):
         if twice := next((name for name in _tensors([path]) if held[name] != path), None):
