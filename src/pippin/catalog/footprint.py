@@ -10,7 +10,7 @@ from pippin.config.accelerator import accelerator, has_cpu_kernels
 from pippin.config.options.model import ModelOptions, asked_type, cache_bits, machines_of
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.published import Json, find_json, table, whole
-from pippin.core.safetensors import StoredArray, find_header
+from pippin.core.safetensors import StoredArray, find_header, stored_weights
 
 PROCESS_BYTES: Final = 200 * 1024**2  # Python, libraries and tokenizer of a worker
 ENCODER_PROCESS_BYTES: Final = 150 * 1024**2
