@@ -114,8 +114,11 @@ def orphans_as_text(messages: Conversation) -> Conversation:
     for message in messages:
         called |= {part.id for part in message.parts if isinstance(part, ToolCall)}
         parts = tuple(
-            _as_text(part) if isinstance(part, ToolResult) and part.call_id not in called else part
+            each
             for part in message.parts
+            for each in (
+                _as_text(part) if isinstance(part, ToolResult) and part.call_id not in called else (part,)
+            )
         )
         changed += [message] if parts == message.parts else _by_role(message, parts)
     return tuple(changed)
@@ -125,7 +128,7 @@ def calls_as_text(messages: Conversation) -> Conversation:
     """Calls and results as text, for a template that can't write them in this conversation."""
     changed: list[Message] = []
     for message in messages:
-        parts = tuple(_as_text(part) for part in message.parts)
+        parts = tuple(each for part in message.parts for each in _as_text(part))
         changed += _by_role(message, parts) if message.role == "tool" else [replace(message, parts=parts)]
     return tuple(changed)
 
@@ -513,16 +516,17 @@ def _results_apart(messages: Conversation) -> Conversation:
     return tuple(apart)
 
 
-def _as_text(part: Part) -> Part:
+def _as_text(part: Part) -> tuple[Part, ...]:
     match part:
         case ToolResult(_, parts):
             text = "\n".join(each.text for each in parts if isinstance(each, Text))
-            return Text(f"<tool_response>\n{text}\n</tool_response>", apart=True)
+            media = (each for each in parts if not isinstance(each, Text))
+            return Text(f"<tool_response>\n{text}\n</tool_response>", apart=True), *media
         case ToolCall(_, name, arguments):
             written = f'{{"name": "{name}", "arguments": {arguments or "{}"}}}'
-            return Text(f"<tool_call>\n{written}\n</tool_call>", apart=True)
+            return (Text(f"<tool_call>\n{written}\n</tool_call>", apart=True),)
         case _:
-            return part
+            return (part,)
 
 
 def _by_role(message: Message, parts: tuple[Part, ...]) -> list[Message]:

@@ -48,6 +48,7 @@ from pippin.engines.language.text.tokenizer import (
 from pippin.engines.language.vision.media import (
     TEXT_ONLY,
     Modality,
+    Parts,
     PromptMedia,
     TextOnly,
     WholePrompt,
@@ -285,8 +286,8 @@ class PromptRenderer:
         continued = _continued(request, messages)
         if continued is not None:
             messages = (*messages[:-1], _marked(messages[-1]))
-        parts = media_parts(messages)
-        render = partial(self._render, replace(request, messages=messages), generation=continued is None)
+        asking, generation = replace(request, messages=messages), continued is None
+        render, parts = partial(self._render, asking, generation=generation), self._media(asking, generation)
         text, media = self.media.expanded(render, parts, most) if parts else (render(), [])
         writer, _ = self._template_for(request.tools)
         warnings = _check_whole(text, messages, writer.converter.traits.switches)
@@ -298,9 +299,20 @@ class PromptRenderer:
             tuple(tokens), plain(text), continued=continued or "", media=placed, warnings=warnings
         )
 
+    def _media(self, request: GenerationRequest, generation: bool) -> Parts:
+        """The media of a conversation in the order in which its prompt has them: forms may move results of tools."""
+        fields = {id(part): field for field, part in media_parts(request.messages or ())}
+        written = self._written(request, generation=generation) if fields else ()
+        return [(fields.get(id(part), field), part) for field, part in media_parts(written)]
+
+    def _written(self, request: GenerationRequest, *, generation: bool) -> tuple[Message, ...]:
+        """The messages of a request in the form that its template writes whole."""
+        _, forms = self._template_for(request.tools)
+        return forms.of(request.messages or (), tools=bool(request.tools), generation=generation)
+
     def _render(self, request: GenerationRequest, *, generation: bool) -> str:
-        writer, forms = self._template_for(request.tools)
-        messages = forms.of(request.messages or (), tools=bool(request.tools), generation=generation)
+        writer, _ = self._template_for(request.tools)
+        messages = self._written(request, generation=generation)
         return writer.render(messages, request.tools, generation, **self._variables(request))
 
     def _template_for(self, tools: tuple[Tool, ...]) -> tuple[TemplateWriter, Forms]:
