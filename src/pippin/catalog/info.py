@@ -29,7 +29,7 @@ from pippin.core.published import (
     whole,
 )
 from pippin.core.requests import Sampling
-from pippin.core.safetensors import instead, missing_shards, shards_of, stored_weights
+from pippin.core.safetensors import index_of, instead, missing_shards, stored_weights
 
 WINDOW_KEYS: Final = tuple(
     "max_position_embeddings n_positions max_seq_len seq_length max_sequence_length model_max_length n_ctx".split()
@@ -80,9 +80,7 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
     name = id or folder.name
     found, config = _kind_and_config(folder, name, kind)
     pipeline = find_json(folder / "model_index.json") or {}
-    weights = _sizes(stored_weights(folder))
-    if found == "transcription" and not weights:
-        weights = _sizes([folder / WHISPER_WEIGHTS])
+    weights = _sizes(stored_weights(folder) or [folder / WHISPER_WEIGHTS] * (found == "transcription"))
     check_complete(folder, name, weights)
     if found in WITH_TOKENIZER and not any(
         path.exists() for each in TOKENIZERS for path in folder.glob(each)
@@ -150,9 +148,8 @@ def check_complete(folder: Path, name: str, weights: Sequence[tuple[Path, int]])
     if _under_way(folder) and not _has_main(folder):
         raise _incomplete(name, "its download was broken off")
     if missing := missing_shards(folder):
-        raise _incomplete(
-            name, f"{len(missing)} of {len(shards_of(folder))} weight files are missing ({missing[0]})"
-        )
+        wanted = len(set(index_of(folder).values()))
+        raise _incomplete(name, f"{len(missing)} of {wanted} weight files are missing ({missing[0]})")
     for path, size in weights:
         if size < SMALL and (what := mistaken(path)) is not None:
             raise ServerError("load_failed", f"{path.name} of the model {name} {what}.", code=INCOMPLETE)
@@ -160,13 +157,9 @@ def check_complete(folder: Path, name: str, weights: Sequence[tuple[Path, int]])
         return
     if _under_way(folder) or any(path.is_symlink() for path in folder.glob("*.safetensors")):
         raise _incomplete(name, "its weights are missing")
-    way = (
-        instead(folder)
-        or f"either its download has not ended ({_way_out(name)}), or it is in another format."
-    )
-    raise ServerError(
-        "load_failed", f"The model {name} has no weights as safetensors: {way}", code=INCOMPLETE
-    )
+    ways = f"either its download has not ended ({_way_out(name)}), or it is in another format."
+    message = f"The model {name} has no weights as safetensors: {instead(folder) or ways}"
+    raise ServerError("load_failed", message, code=INCOMPLETE)
 
 
 def _incomplete(name: str, what: str) -> ServerError:

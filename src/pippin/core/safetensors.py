@@ -2,7 +2,6 @@
 finds the files of a checkpoint, and digests them."""
 
 import hashlib
-import re
 from collections.abc import Iterable
 from math import prod
 from pathlib import Path
@@ -83,11 +82,12 @@ class WeightFiles(Struct, frozen=True):
     owners: dict[str, Path]
 
 
-NUMBERED: Final = re.compile(r"(.*-)[0-9]{5}-of-([0-9]{5})\.safetensors")
-MOST_SHARDS: Final = 10_000
 BESIDE_MODELS: Final = ("consolidated", "adapter")
 BESIDE_PARTS: Final = ("original", "checkpoint-")
 """How the names of files beside `model*.safetensors` begin, and those of folders, which are no parts of a model."""
+
+
+NOT_READ: Final = (".bin", ".pt", ".pth", ".ckpt", ".npz")
 
 
 def index_of(folder: Path) -> dict[str, str]:
@@ -96,24 +96,14 @@ def index_of(folder: Path) -> dict[str, str]:
     return {name: str(file) for name, file in found.items()} if isinstance(found, dict) else {}
 
 
-def shards_of(folder: Path) -> set[str]:
-    """The names of the files of a checkpoint that is in several: by its index, else by the numbers in their names."""
-    found = set(index_of(folder).values())
-    for path in () if found else folder.glob("*.safetensors"):
-        if (numbered := NUMBERED.fullmatch(path.name)) is not None:
-            count = min(int(numbered[2]), MOST_SHARDS)
-            found |= {f"{numbered[1]}{n:05}-of-{numbered[2]}.safetensors" for n in range(1, count + 1)}
-    return found
-
-
 def missing_shards(folder: Path) -> list[str]:
-    """The files of `shards_of` that a folder lacks. None for an index of other files than these, as conversions
+    """The files that an index names and a folder lacks. None for an index of other files than these, as conversions
     have kept their source's: none of its files is there, or all of its tensors are there without the missing ones."""
-    index, shards = index_of(folder), shards_of(folder)
+    index = index_of(folder)
     there = {path.name for path in folder.glob("*.safetensors") if path.is_file()}
-    missing = sorted(shards - there)
-    others = any(name.startswith("model") for name in there) and there.isdisjoint(shards)
-    if not missing or others or (index and index.keys() <= _tensors(folder / name for name in there).keys()):
+    missing = sorted(set(index.values()) - there)
+    others = any(name.startswith("model") for name in there) and there.isdisjoint(index.values())
+    if not missing or others or index.keys() <= _tensors(folder / name for name in there).keys():
         return []
     return missing
 
@@ -130,21 +120,16 @@ def stored_weights(folder: Path) -> list[Path]:
 
 def instead(folder: Path) -> str | None:
     """What a folder without `model*.safetensors` has in their place, and the way out, as a sentence."""
-    if (named := min(folder.glob("*.safetensors"), default=None)) is not None:
+    found = {path.suffix: path for path in sorted(folder.glob("*"), reverse=True)}
+    if (named := found.get(".safetensors")) is not None:
         return (
             f"{named.name} is not read. If its tensors have transformers' names, call it model.safetensors."
         )
-    if (gguf := min(folder.glob("*.gguf"), default=None)) is not None:
+    if (gguf := found.get(".gguf")) is not None:
         return f"`pippin import {gguf}` makes a model of its GGUF file."
-    others = (
-        path.name for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".pth", ".ckpt", ".npz")
-    )
-    if (other := min(others, default=None)) is not None:
-        return (
-            f"they are in {other}, which is not read. Look for its conversion to MLX, or save it with transformers' "
-            "save_pretrained."
-        )
-    return None
+    other = next((found[kind].name for kind in NOT_READ if kind in found), None)
+    way = "Look for its conversion to MLX, or save it with transformers' save_pretrained."
+    return other and f"they are in {other}, which is not read. {way}"
 
 
 def weight_files(folder: Path) -> WeightFiles:
@@ -153,7 +138,7 @@ def weight_files(folder: Path) -> WeightFiles:
     index = index_of(folder)
     if missing := missing_shards(folder):
         raise ValueError(
-            f"{len(missing)} of {len(shards_of(folder))} files are missing ({', '.join(missing[:3])})"
+            f"{len(missing)} of {len(set(index.values()))} files are missing ({', '.join(missing[:3])})"
         )
     named = [folder / name for name in sorted(set(index.values()))]
     if named and all(path.is_file() for path in named):

@@ -403,13 +403,3 @@ def test_pictures_stay_with_their_results_in_whichever_order_these_come(bench: V
     placed = [[each.medium.digest for each in job.media.placed] for job in (asked, turned)]  # type: ignore[union-attr]
     assert turned.prompt == asked.prompt
     assert placed[0] == placed[1]
-
-
-def test_pictures_of_a_result_whose_call_was_cut_out_are_seen(bench: VisionBench) -> None:
-    messages = (
-        Message("user", (Text("Look."),)),
-        Message("tool", (ToolResult("call_1", (Text("Here:"), Image(Inline(TALL)))),)),
-    )
-    job = bench.prepare("a", messages)
-    assert job.media is not None
-    assert len(job.media.placed) == 1

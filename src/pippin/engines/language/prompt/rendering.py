@@ -197,8 +197,8 @@ class PromptRenderer:
         begun = given[-1].parts if request.continue_final else ()
         asked = Message("user", (*begun, Text(QUESTION)))
         messages = (*given[: len(given) - bool(begun)], asked, Message("assistant", (Text(CONTINUED),)))
-        render = partial(self._render, replace(request, messages=messages, tools=()), generation=False)
-        parts = media_parts(messages)
+        asking = replace(request, messages=messages, tools=())
+        render, parts = partial(self._render, asking, generation=False), self._media(asking, False)
         text, media = self.media.expanded(render, parts, most) if parts else (render(), [])
         converter = self._template_for(())[0].converter
         warnings = _check_whole(text, messages, converter.traits.switches)
@@ -301,18 +301,15 @@ class PromptRenderer:
 
     def _media(self, request: GenerationRequest, generation: bool) -> Parts:
         """The media of a conversation in the order in which its prompt has them: forms may move results of tools."""
-        fields = {id(part): field for field, part in media_parts(request.messages or ())}
-        written = self._written(request, generation=generation) if fields else ()
-        return [(fields.get(id(part), field), part) for field, part in media_parts(written)]
-
-    def _written(self, request: GenerationRequest, *, generation: bool) -> tuple[Message, ...]:
-        """The messages of a request in the form that its template writes whole."""
-        _, forms = self._template_for(request.tools)
-        return forms.of(request.messages or (), tools=bool(request.tools), generation=generation)
+        messages, forms = request.messages or (), self._template_for(request.tools)[1]
+        fields = {id(part): field for field, part in media_parts(messages)}
+        if fields:
+            messages = forms.of(messages, tools=bool(request.tools), generation=generation)
+        return [(fields.get(id(part), field), part) for field, part in media_parts(messages)]
 
     def _render(self, request: GenerationRequest, *, generation: bool) -> str:
-        writer, _ = self._template_for(request.tools)
-        messages = self._written(request, generation=generation)
+        writer, forms = self._template_for(request.tools)
+        messages = forms.of(request.messages or (), tools=bool(request.tools), generation=generation)
         return writer.render(messages, request.tools, generation, **self._variables(request))
 
     def _template_for(self, tools: tuple[Tool, ...]) -> tuple[TemplateWriter, Forms]:
