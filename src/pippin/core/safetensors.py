@@ -87,9 +87,6 @@ BESIDE_PARTS: Final = ("original", "checkpoint-")
 """How the names of files beside `model*.safetensors` begin, and those of folders, which are no parts of a model."""
 
 
-NOT_READ: Final = (".bin", ".pt", ".pth", ".ckpt", ".npz")
-
-
 def index_of(folder: Path) -> dict[str, str]:
     """The name of the file of each tensor, as a folder's index has it; empty without a usable one."""
     found = object_in(folder / INDEX).get("weight_map")
@@ -127,7 +124,8 @@ def instead(folder: Path) -> str | None:
         )
     if (gguf := found.get(".gguf")) is not None:
         return f"`pippin import {gguf}` makes a model of its GGUF file."
-    other = next((found[kind].name for kind in NOT_READ if kind in found), None)
+    kinds = (".bin", ".pt", ".pth", ".ckpt", ".npz")
+    other = next((found[kind].name for kind in kinds if kind in found), None)
     way = "Look for its conversion to MLX, or save it with transformers' save_pretrained."
     return other and f"they are in {other}, which is not read. {way}"
 
