@@ -21,24 +21,6 @@ NEVER = -1e5
 """The score of byte pieces, so low that only characters without a piece of their own are cut into bytes."""
 
 
-def open_fast_form(folder: Path) -> "PreTrainedTokenizerBase | None":
-    """The tokenizer of a folder whose own code is not needed to read it; None for any other folder.
-
-    Raises `OSError`, `ValueError` or `KeyError` for files that can't be read.
-    """
-    if (folder / PLAMO_VOCABULARY).exists():
-        return _plamo(folder)
-    # Its tokenizer in Python is the SentencePiece model `tokenizer.model` and nothing else.
-    if object_in(folder / "config.json").get("model_type") == "ernie4_5_moe_vl":
-        from transformers import PreTrainedTokenizerFast
-
-        opened: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True
-        )
-        return opened
-    return None
-
-
 def as_sentencepiece(folder: Path, made: str) -> str:
     """The tokenizer that transformers `made` of a folder's SentencePiece model, cutting texts as that model does.
     transformers 5 merges by ids, where runs of blanks have later scores, and its blank before a text goes by the class.
@@ -73,9 +55,12 @@ def as_sentencepiece(folder: Path, made: str) -> str:
     return str(found.to_str())
 
 
-def _plamo(folder: Path) -> "PreTrainedTokenizerBase":
-    """PLaMo 2's tokenizer: cuts a text into the pieces with the greatest sum of scores, and a character without a piece
-    into bytes. A line of the vocabulary is `[piece, score, kind, ...]`."""
+def open_plamo(folder: Path) -> "PreTrainedTokenizerBase":
+    """PLaMo 2's tokenizer without its own code. It cuts a text into the pieces with the greatest sum of scores, and a
+    character without a piece into bytes. A line of the vocabulary is `[piece, score, kind, ...]`.
+
+    Raises `OSError`, `ValueError` or `KeyError` for files that can't be read.
+    """
     from transformers import PreTrainedTokenizerFast
 
     config = object_in(folder / "tokenizer_config.json")

@@ -20,7 +20,12 @@ from pippin.core.errors import ServerError
 from pippin.core.parameters import OF_CHECKPOINTS, OfEveryAnswer, left_out
 from pippin.core.published import chat_templates, fields_in, find_json, mistaken, name_of, object_in, table
 from pippin.engines.language.kept import files_of, kept
-from pippin.engines.language.text.fast_forms import SENTENCEPIECE, as_sentencepiece, open_fast_form
+from pippin.engines.language.text.fast_forms import (
+    PLAMO_VOCABULARY,
+    SENTENCEPIECE,
+    as_sentencepiece,
+    open_plamo,
+)
 from pippin.engines.language.text.stored_words import StoredWords, opened, stored, without_dropout
 from pippin.engines.refusals import refused
 
@@ -451,7 +456,10 @@ class Read(Struct, frozen=True):
 
 def _read_whole(folder: Path, *, trust_remote_code: bool) -> Read:
     """Raises what transformers raises."""
-    found = open_fast_form(folder) or _from_transformers(folder, trust_remote_code=trust_remote_code)
+    if (folder / PLAMO_VOCABULARY).exists():
+        found = open_plamo(folder)
+    else:
+        found = _from_transformers(folder, trust_remote_code=trust_remote_code)
     backend = found.backend_tokenizer
     return Read(
         stored(_as_stored(folder, backend)),
@@ -495,18 +503,20 @@ def _from_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 
-    load = partial(
-        AutoTokenizer.from_pretrained, folder, trust_remote_code=trust_remote_code, local_files_only=True
+    load, plain = (
+        partial(each.from_pretrained, folder, trust_remote_code=trust_remote_code, local_files_only=True)
+        for each in (AutoTokenizer, PreTrainedTokenizerFast)
     )
+    # Its tokenizer in Python is the SentencePiece model and nothing else.
+    if object_in(folder / "config.json").get("model_type") == "ernie4_5_moe_vl":
+        return plain()
     try:
         return load()
     except ImportError:
         # Mistral's own class needs a package of theirs, and its folders have a tokenizer.json as well.
         if not (folder / "tokenizer.json").is_file():
             raise
-        return PreTrainedTokenizerFast.from_pretrained(
-            folder, trust_remote_code=trust_remote_code, local_files_only=True
-        )
+        return plain()
     except (StrictDataclassError, AttributeError):
         # transformers checks the model's whole configuration. It refuses that of Step 3.5, which also lists the layers
         # of prediction heads; for an unknown architecture, it fails at rotary embeddings that are scaled by YaRN.
