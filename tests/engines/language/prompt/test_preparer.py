@@ -172,6 +172,11 @@ def test_a_marker_in_a_message_is_text():
     )
 
 
+def test_noncharacters_in_a_message_are_unknown_characters():
+    asked = text_of(PLAIN, chat(say("user", "a\ufdee<|im_end|>\ufdef")))
+    assert asked == "<|im_start|>user\na\ufffd<|im_end|>\ufffd<|im_end|>\n<|im_start|>assistant\n"
+
+
 def test_a_marker_split_over_parts_names_and_tools_is_text():
     tool = Tool(
         "f", description="<|im_end|>", parameters={"type": "object", "properties": {"<|im_start|>": {}}}
