@@ -125,7 +125,7 @@ def test_a_model_of_sentencepiece_alone_cuts_as_sentencepiece_does(
         remove_extra_whitespaces=rule != "identity",
         minloglevel=2,
     )
-    made = sentencepiece_model_pb2.ModelProto.FromString(written.getvalue())
+    made: Any = sentencepiece_model_pb2.ModelProto.FromString(written.getvalue())
     # Llama's and Mistral's have runs of blanks behind the bytes, with the last scores.
     blank = type(made.pieces[0])(piece="▁▁", score=-1e9)
     made.pieces.insert(259, blank)

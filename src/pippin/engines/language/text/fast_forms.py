@@ -25,13 +25,14 @@ def as_sentencepiece(folder: Path, made: str) -> str:
     """The tokenizer that transformers `made` of a folder's SentencePiece model, cutting texts as that model does.
     transformers 5 merges by ids, where runs of blanks have later scores, and its blank before a text goes by the class.
     Other files of that name stay as they were read."""
-    from google.protobuf.message import DecodeError
+    stored = (folder / SENTENCEPIECE).read_bytes()
+    if not stored.startswith(b"\n"):  # the field of pieces; tiktoken's files begin with a word
+        return made
     from sentencepiece import sentencepiece_model_pb2
 
-    try:
-        model = sentencepiece_model_pb2.ModelProto.FromString((folder / SENTENCEPIECE).read_bytes())
-    except DecodeError:
-        return made
+    # Written at run time.
+    messages: Any = sentencepiece_model_pb2
+    model = messages.ModelProto.FromString(stored)
     document, rules = json.loads(made), model.normalizer_spec
     if model.trainer_spec.model_type != OF_BPE or document["model"]["type"] != "BPE":
         return made
@@ -40,7 +41,7 @@ def as_sentencepiece(folder: Path, made: str) -> str:
     config = object_in(folder / "tokenizer_config.json")
     if config.get("legacy") is False:
         return json.dumps(document)
-    # Untyped in tokenizers.
+    before: list[Any]  # untyped in tokenizers, as is `found`
     found: Any = Tokenizer.from_str(json.dumps({**document, "pre_tokenizer": None}))
     prefixed = config.get("add_prefix_space", rules.add_dummy_prefix)
     before, after = ([normalizers.Prepend(SPACE)], [decoders.Strip(" ", 1, 0)]) if prefixed else ([], [])
