@@ -51,7 +51,8 @@ def _table() -> str:
         ),
         (
             "`tokenizer.json`",
-            "`model`, `normalizer`, `pre_tokenizer`, `post_processor`, `decoder`, `added_tokens`",
+            "`model`, `normalizer`, `pre_tokenizer`, `post_processor`, `decoder`, `added_tokens`; without it "
+            "`tokenizer.model` as SentencePiece reads it",
             "`padding`, `truncation` and a model's `dropout`: none happens",
         ),
         (

@@ -2,14 +2,17 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pippin.catalog.footprint import footprint
 from pippin.catalog.info import DEFAULT_WINDOWS, read_info
 from pippin.catalog.kinds import kind_of, other_sound
 from pippin.catalog.scan import scan_folder
+from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelKind
 from pippin.core.requests import Sampling
@@ -339,3 +342,36 @@ def test_a_byte_order_mark_in_a_file_that_nobody_reads_refuses_nothing(tmp_path:
     with pytest.raises(ServerError) as refused:
         read_info(tmp_path)
     assert "byte order mark" not in refused.value.report.message
+
+
+def test_weights_that_only_other_programs_read_are_not_weighed(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m")
+    alone = read_info(folder)
+    weighed = footprint(alone, ModelOptions())
+    # As Mistral, OpenAI, peft and trainers lay them beside a model.
+    for name in ("consolidated.safetensors", "adapter_model.safetensors", "adapters.safetensors"):
+        shutil.copy(folder / "model.safetensors", folder / name)
+    for name in ("original", "checkpoint-500"):
+        (folder / name).mkdir()
+        shutil.copy(folder / "model.safetensors", folder / name)
+    assert read_info(folder).size_bytes == alone.size_bytes
+    assert footprint(alone, ModelOptions()) == weighed
+
+
+@pytest.mark.parametrize(
+    ("file", "way"),
+    [
+        ("m-Q4_K.gguf", r"`pippin import \S+/m/m-Q4_K\.gguf` makes a model"),
+        ("pytorch_model.bin", r"they are in pytorch_model\.bin, which is not read\. Look for"),
+        (None, "either its download has not ended"),
+    ],
+)
+def test_a_folder_without_safetensors_is_told_what_to_do_with_what_it_has(
+    file: str | None, way: str, tmp_path: Path
+) -> None:
+    folder = write_model(tmp_path / "m")
+    (folder / "model.safetensors").unlink()
+    if file is not None:
+        (folder / file).write_bytes(b"weights")
+    with pytest.raises(ServerError, match=way):
+        read_info(folder)

@@ -10,7 +10,7 @@ from pippin.config.accelerator import accelerator, has_cpu_kernels
 from pippin.config.options.model import ModelOptions, asked_type, cache_bits, machines_of
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.published import Json, find_json, table, whole
-from pippin.core.safetensors import StoredArray, find_header
+from pippin.core.safetensors import StoredArray, find_header, stored_weights
 
 PROCESS_BYTES: Final = 200 * 1024**2  # Python, libraries and tokenizer of a worker
 ENCODER_PROCESS_BYTES: Final = 150 * 1024**2
@@ -152,7 +152,6 @@ def _array_bytes(name: str, array: StoredArray, settings: Json, value_bytes: int
 
 def _all_arrays(folder: Path) -> Iterator[tuple[str, StoredArray]]:
     """The weight arrays that a load reads."""
-    for pattern in ("*.safetensors", "*/*.safetensors"):
-        for path in folder.glob(pattern):
-            header = find_header(path)
-            yield from header.arrays.items() if header is not None else ()
+    for path in stored_weights(folder):
+        header = find_header(path)
+        yield from header.arrays.items() if header is not None else ()

@@ -29,7 +29,7 @@ from pippin.core.published import (
     whole,
 )
 from pippin.core.requests import Sampling
-from pippin.core.safetensors import index_of, missing_shards
+from pippin.core.safetensors import index_of, instead, missing_shards, stored_weights
 
 WINDOW_KEYS: Final = tuple(
     "max_position_embeddings n_positions max_seq_len seq_length max_sequence_length model_max_length n_ctx".split()
@@ -46,8 +46,7 @@ checkpoints leave out when they match."""
 SMALL: Final = 1 << 20  # bytes; a smaller file is looked at, whether it holds weights at all
 NO_LIMIT: Final = 10**9  # tokenizers without a limit write 10^30
 FILL_IN_TOKENS: Final = ("fim_prefix", "fim-prefix", "fim_begin", "fim▁begin", "<PRE>", "▁<PRE>", "[PREFIX]")
-WEIGHTS: Final = ("*.safetensors", "*/*.safetensors")
-WHISPER_WEIGHTS: Final = ("weights.npz",)
+WHISPER_WEIGHTS: Final = "weights.npz"
 """What Whisper folders hold instead of safetensors: arrays that `mx.load` reads without pickles."""
 WITH_TOKENIZER: Final = ("language", "embeddings", "reranking")
 TOKENIZERS: Final = ("token*", "vocab.*", "*.model", "*.tiktoken", "tekken.json", "*/tokenizer*")
@@ -81,7 +80,7 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
     name = id or folder.name
     found, config = _kind_and_config(folder, name, kind)
     pipeline = find_json(folder / "model_index.json") or {}
-    weights = _weights(folder) or (_weights(folder, WHISPER_WEIGHTS) if found == "transcription" else [])
+    weights = _sizes(stored_weights(folder) or [folder / WHISPER_WEIGHTS] * (found == "transcription"))
     check_complete(folder, name, weights)
     if found in WITH_TOKENIZER and not any(
         path.exists() for each in TOKENIZERS for path in folder.glob(each)
@@ -158,12 +157,9 @@ def check_complete(folder: Path, name: str, weights: Sequence[tuple[Path, int]])
         return
     if _under_way(folder) or any(path.is_symlink() for path in folder.glob("*.safetensors")):
         raise _incomplete(name, "its weights are missing")
-    raise ServerError(
-        "load_failed",
-        f"The model {name} has no weights as safetensors: either its download has not ended ({_way_out(name)}), or it "
-        "is in another format.",
-        code=INCOMPLETE,
-    )
+    ways = f"either its download has not ended ({_way_out(name)}), or it is in another format."
+    message = f"The model {name} has no weights as safetensors: {instead(folder) or ways}"
+    raise ServerError("load_failed", message, code=INCOMPLETE)
 
 
 def _incomplete(name: str, what: str) -> ServerError:
@@ -326,13 +322,12 @@ def _sampling(generation: Json) -> Sampling:
     return Sampling(**said)
 
 
-def _weights(folder: Path, patterns: tuple[str, ...] = WEIGHTS) -> list[tuple[Path, int]]:
-    """The weight files and their sizes. A dangling link is a file that is not downloaded yet, and is left out."""
+def _sizes(weights: list[Path]) -> list[tuple[Path, int]]:
+    """These files and their sizes. A dangling link is a file that is not downloaded yet, and is left out."""
     found = []
-    for pattern in patterns:
-        for path in folder.glob(pattern):
-            with suppress(OSError):
-                found.append((path, path.stat().st_size))
+    for path in weights:
+        with suppress(OSError):
+            found.append((path, path.stat().st_size))
     return found
 
 

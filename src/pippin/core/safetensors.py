@@ -82,6 +82,11 @@ class WeightFiles(Struct, frozen=True):
     owners: dict[str, Path]
 
 
+BESIDE_MODELS: Final = ("consolidated", "adapter")
+BESIDE_PARTS: Final = ("original", "checkpoint-")
+"""How the names of files beside `model*.safetensors` begin, and those of folders, which are no parts of a model."""
+
+
 def index_of(folder: Path) -> dict[str, str]:
     """The name of the file of each tensor, as a folder's index has it; empty without a usable one."""
     found = object_in(folder / INDEX).get("weight_map")
@@ -100,6 +105,31 @@ def missing_shards(folder: Path) -> list[str]:
     return missing
 
 
+def stored_weights(folder: Path) -> list[Path]:
+    """The safetensors files of a model and of its parts in folders of their own, without those that only other programs
+    read: the publisher's own form of the same weights, adapters, and states of a training."""
+    top = sorted(folder.glob("*.safetensors"))
+    if any(path.name.startswith("model") for path in top):
+        top = [path for path in top if not path.name.startswith(BESIDE_MODELS)]
+    inner = sorted(folder.glob("*/*.safetensors"))
+    return top + [path for path in inner if not path.parent.name.startswith(BESIDE_PARTS)]
+
+
+def instead(folder: Path) -> str | None:
+    """What a folder without `model*.safetensors` has in their place, and the way out, as a sentence."""
+    found = {path.suffix: path for path in sorted(folder.glob("*"), reverse=True)}
+    if (named := found.get(".safetensors")) is not None:
+        return (
+            f"{named.name} is not read. If its tensors have transformers' names, call it model.safetensors."
+        )
+    if (gguf := found.get(".gguf")) is not None:
+        return f"`pippin import {gguf}` makes a model of its GGUF file."
+    kinds = (".bin", ".pt", ".pth", ".ckpt", ".npz")
+    other = next((found[kind].name for kind in kinds if kind in found), None)
+    way = "Look for its conversion to MLX, or save it with transformers' save_pretrained."
+    return other and f"they are in {other}, which is not read. {way}"
+
+
 def weight_files(folder: Path) -> WeightFiles:
     """The files of the index, if they hold all of its tensors, else all `model*.safetensors`, else all others. Raises
     `ValueError` where files are missing, or where two of the others hold the same tensor. Raises `OSError`."""
@@ -116,7 +146,7 @@ def weight_files(folder: Path) -> WeightFiles:
             return WeightFiles(tuple(named), owners | {name: folder / file for name, file in index.items()})
     there = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     named_so = [path for path in there if path.name.startswith("model")]
-    files = named_so or [path for path in there if not path.name.startswith("consolidated")]
+    files = named_so or [path for path in there if not path.name.startswith(BESIDE_MODELS)]
     held = _tensors(files)
     for path in reversed(files):
         if twice := next((name for name in _tensors([path]) if held[name] != path), None):

@@ -55,8 +55,13 @@ def test_code_in_the_folder_is_not_run_without_trust(folder: Path) -> None:
 def test_a_folder_without_safetensors_says_what_to_do(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     message = refusal(folder)
-    assert ".bin" in message
-    assert "convert" in message
+    assert "pytorch_model.bin, which is not read" in message
+    assert "save_pretrained" in message
+
+
+def test_weights_by_another_name_are_told(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "weights.safetensors")
+    assert "weights.safetensors is not read. If its tensors" in refusal(folder)
 
 
 def test_experts_that_were_repacked_for_the_disk_are_refused(folder: Path) -> None:

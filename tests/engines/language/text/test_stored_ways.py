@@ -1,11 +1,14 @@
 """A text is cut as tokenizer.json says, whatever class tokenizer_config.json names, by which transformers 5 goes."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 import tokenizers
+from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from pippin.engines.language.text.tokenizer import Tokenizer
@@ -102,3 +105,37 @@ def test_words_of_mistrals_models_are_cut_anew_where_the_folder_asks_for_it(
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind, **settings}))
     cut: Any = Tokenizer.load(tmp_path).backend.pre_tokenizer
     assert [word for word, _ in cut.pre_tokenize_str("camelCase")] == words
+
+
+@pytest.mark.parametrize("prefixed", [True, False])
+@pytest.mark.parametrize("rule", ["identity", "nmt_nfkc"])
+@pytest.mark.parametrize("kind", [None, "LlamaTokenizer"])
+def test_a_model_of_sentencepiece_alone_cuts_as_sentencepiece_does(
+    kind: str | None, rule: str, prefixed: bool, tmp_path: Path
+) -> None:
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS * 3),
+        model_writer=written,
+        model_type="bpe",
+        vocab_size=330,
+        byte_fallback=True,
+        normalization_rule_name=rule,
+        add_dummy_prefix=prefixed,
+        remove_extra_whitespaces=rule != "identity",
+        minloglevel=2,
+    )
+    made: Any = sentencepiece_model_pb2.ModelProto.FromString(written.getvalue())
+    # Llama's and Mistral's have runs of blanks behind the bytes, with the last scores.
+    blank = type(made.pieces[0])(piece="▁▁", score=-1e9)
+    made.pieces.insert(259, blank)
+    (tmp_path / "tokenizer.model").write_bytes(made.SerializeToString())
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    settings |= {"tokenizer_class": kind} if kind else {}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    reference: Any = sentencepiece.SentencePieceProcessor(model_proto=made.SerializeToString())
+    read = Tokenizer.load(tmp_path)
+    for text in (*TEXTS, "  two  three   x", "ﬁt ", " ", "x\n   return"):
+        assert read.encode(text) == reference.encode(text), text
+        assert read.decode(reference.encode(text)) == reference.decode(reference.encode(text))

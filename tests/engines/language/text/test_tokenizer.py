@@ -269,3 +269,17 @@ def test_words_are_never_cut_by_chance(tmp_path: Path) -> None:
         list(EncodingTokenizer(tmp_path, None).encode("abab").tokens),
     ]
     assert read == [[2, 2]] * 2
+
+
+def test_a_tokenizer_that_needs_a_package_is_refused_with_the_files_that_do_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*given: object, **named: object) -> object:
+        raise ImportError("\nMistralConverter requires the mistral-common library\n")
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", ask)
+    (tmp_path / "tekken.json").write_text("{}")
+    with pytest.raises(
+        ServerError, match=r"mistral-common library\)\. Copy tokenizer\.json, tokenizer_config"
+    ):
+        Tokenizer.load(tmp_path)

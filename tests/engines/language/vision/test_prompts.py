@@ -381,3 +381,25 @@ def test_pictures_with_a_part_of_their_digests_in_common_are_told_apart() -> Non
         other = bytes(byte ^ (index == place) for index, byte in enumerate(one))
         assert identities(one) != identities(other)
     assert len({*identities(one)}) == 3
+
+
+def test_pictures_stay_with_their_results_in_whichever_order_these_come(bench: VisionBench) -> None:
+    calls = tuple(ToolCall(f"call_{name}", name, "{}") for name in ("left", "right"))
+    shown = {"left": Image(Inline(WIDE)), "right": Image(Inline(TALL))}
+
+    def results(*names: str) -> tuple[Message, ...]:
+        return tuple(
+            Message("tool", (ToolResult(f"call_{name}", (Text(name), shown[name])),)) for name in names
+        )
+
+    opening = (Message("user", (Text("Look."),)), Message("assistant", calls))
+    tools = (Tool("left"), Tool("right"))
+    asked, turned = (
+        bench.prepare("a", (*opening, *results(*names)), tools=tools)
+        for names in (("left", "right"), ("right", "left"))
+    )
+    assert asked.media is not None
+    assert turned.media is not None
+    placed = [[each.medium.digest for each in job.media.placed] for job in (asked, turned)]  # type: ignore[union-attr]
+    assert turned.prompt == asked.prompt
+    assert placed[0] == placed[1]

@@ -16,7 +16,7 @@ from mlx.utils import tree_flatten
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.published import find_json, mistaken, object_in, table
-from pippin.core.safetensors import find_header
+from pippin.core.safetensors import find_header, instead
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.kernels import ways
@@ -189,15 +189,8 @@ def refuse_unreadable(info: ModelInfo, folder: Path) -> None:
         raise ServerError("load_failed", message)
     weights = sorted(folder.glob("model*.safetensors"))
     if not weights:
-        others = sorted(
-            {path.suffix for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".gguf", ".npz")}
-        )
-        found = f" (only {', '.join(others)} files)" if others else ""
-        raise ServerError(
-            "load_failed",
-            f"The model {info.id!r} has no safetensors weights{found}: convert it with mlx_lm.convert, or import a "
-            "GGUF file with pippin import. If its repository is gated, accept its terms, log in and download it again.",
-        )
+        way = instead(folder) or "If its repository is gated, accept its terms, log in and download it again."
+        raise ServerError("load_failed", f"The model {info.id!r} has no safetensors weights: {way}")
     for path in weights:
         if (what := mistaken(path) or _broken(path)) is not None:
             raise ServerError("load_failed", f"{path.name} of the model {info.id!r} {what}.")

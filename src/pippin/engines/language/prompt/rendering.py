@@ -48,6 +48,7 @@ from pippin.engines.language.text.tokenizer import (
 from pippin.engines.language.vision.media import (
     TEXT_ONLY,
     Modality,
+    Parts,
     PromptMedia,
     TextOnly,
     WholePrompt,
@@ -196,8 +197,8 @@ class PromptRenderer:
         begun = given[-1].parts if request.continue_final else ()
         asked = Message("user", (*begun, Text(QUESTION)))
         messages = (*given[: len(given) - bool(begun)], asked, Message("assistant", (Text(CONTINUED),)))
-        render = partial(self._render, replace(request, messages=messages, tools=()), generation=False)
-        parts = media_parts(messages)
+        asking = replace(request, messages=messages, tools=())
+        render, parts = partial(self._render, asking, generation=False), self._media(asking, False)
         text, media = self.media.expanded(render, parts, most) if parts else (render(), [])
         converter = self._template_for(())[0].converter
         warnings = _check_whole(text, messages, converter.traits.switches)
@@ -285,8 +286,8 @@ class PromptRenderer:
         continued = _continued(request, messages)
         if continued is not None:
             messages = (*messages[:-1], _marked(messages[-1]))
-        parts = media_parts(messages)
-        render = partial(self._render, replace(request, messages=messages), generation=continued is None)
+        asking, generation = replace(request, messages=messages), continued is None
+        render, parts = partial(self._render, asking, generation=generation), self._media(asking, generation)
         text, media = self.media.expanded(render, parts, most) if parts else (render(), [])
         writer, _ = self._template_for(request.tools)
         warnings = _check_whole(text, messages, writer.converter.traits.switches)
@@ -297,6 +298,14 @@ class PromptRenderer:
         return RenderedPrompt(
             tuple(tokens), plain(text), continued=continued or "", media=placed, warnings=warnings
         )
+
+    def _media(self, request: GenerationRequest, generation: bool) -> Parts:
+        """The media of a conversation in the order in which its prompt has them: forms may move results of tools."""
+        messages, forms = request.messages or (), self._template_for(request.tools)[1]
+        fields = {id(part): field for field, part in media_parts(messages)}
+        if fields:
+            messages = forms.of(messages, tools=bool(request.tools), generation=generation)
+        return [(fields.get(id(part), field), part) for field, part in media_parts(messages)]
 
     def _render(self, request: GenerationRequest, *, generation: bool) -> str:
         writer, forms = self._template_for(request.tools)

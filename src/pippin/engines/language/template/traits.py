@@ -85,13 +85,14 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     system = {"role": "system", "content": text("QXS")}
     takes_system = says([system, user], "QXS", "QXA")
     call_id = "functions.qxtool:0" if history.call_ids == "function" else "call12345"
-    arguments, empty, calls = _call_style(trial, call_id)
     offer = _offer(description="QXD")
     result = {"role": "tool", "content": text("QXR"), "tool_call_id": call_id, "name": "qxtool"}
-    called = _calling(empty, arguments, call_id)
     offering = ([user], [{"role": "system", "content": text("")}, user])
     asked: Messages = next((each for each in offering if says(each, "qxtool", "QXD", tools=[offer])), [])
     tools = bool(asked)
+    offers: list[dict[str, Any]] = [{"tools": [offer]}, {}] if tools else [{}]
+    arguments, empty, calls = _call_style(trial, call_id, offers)
+    called = _calling(empty, arguments, call_id)
     spoken = trial.render([user, assistant], {}) or ""
     opened = [system] * takes_system
     developer = {"role": "developer", "content": text("QXV")}
@@ -105,7 +106,7 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         tools=tools,
         tools_in_system=len(asked) == 2,
         tool_calls=calls,
-        tool_results=calls and says([user, called, result], "QXR", tools=[offer]),
+        tool_results=calls and any(says([user, called, result], "QXR", **each) for each in offers),
         no_tools=says([user], "QXA", tools=None),
         descriptions=tools and not says(asked, "qxtool", tools=[_offer()]),
         null_types=not tools or says(asked, "qxtool", tools=[_offer(["string", "null"], description="QXD")]),
@@ -200,15 +201,21 @@ def _calling(content: Any, style: Literal["object", "json"], id: str) -> dict[st
     return {"role": "assistant", "content": content, "tool_calls": [call]}
 
 
-def _call_style(trial: Trial, call_id: str) -> tuple[Literal["object", "json"], str | None, bool]:
+def _call_style(
+    trial: Trial, call_id: str, offers: list[dict[str, Any]]
+) -> tuple[Literal["object", "json"], str | None, bool]:
     """The form of arguments and of empty content with which calls are written correctly, and whether they are at
-    all."""
+    all. Of contents the one with which less is written: some templates write a null, or an empty turn."""
+    user = _user(trial.text("QXA"))
     styles: tuple[Literal["object", "json"], ...] = ("object", "json")
-    for style in styles:
+    for variables, style in product(offers, styles):
+        written: dict[str | None, int] = {}
         for empty in ("", None):
-            calling = _calling(empty, style, call_id)
-            rendered = trial.render([_user(trial.text("QXA")), calling], {}) or ""
-            twice = '\\"qxkey' in rendered or "{'qxkey" in rendered
-            if "qxtool" in rendered and "qxkey" in rendered and not twice:
-                return style, empty, True
+            rendered = trial.render([user, _calling(empty, style, call_id)], variables) or ""
+            said = rendered.rpartition("QXA")[2]
+            twice = '\\"qxkey' in said or "{'qxkey" in said
+            if "qxtool" in said and "qxkey" in said and not twice:
+                written[empty] = len(said)
+        if written:
+            return style, min(written, key=lambda empty: written[empty]), True
     return "object", "", False

@@ -1,10 +1,10 @@
-"""Tokenizers that checkpoints hold as Python code only, built from their vocabularies without that code."""
+"""Tokenizers that checkpoints hold as Python code or as models of SentencePiece only, built from their vocabularies."""
 
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers
 
 from pippin.core.published import object_in
 
@@ -12,32 +12,56 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PLAMO_VOCABULARY = "tokenizer.jsonl"
+SENTENCEPIECE = "tokenizer.model"
+SPACE = "▁"  # SentencePiece's substitute for a space
+OF_BPE = 2
+"""What SentencePiece calls the type of a model that merges pairs."""
 
 NEVER = -1e5
 """The score of byte pieces, so low that only characters without a piece of their own are cut into bytes."""
 
 
-def open_fast_form(folder: Path) -> "PreTrainedTokenizerBase | None":
-    """The tokenizer of a folder whose own code is not needed to read it; None for any other folder.
+def as_sentencepiece(folder: Path, made: str) -> str:
+    """The tokenizer that transformers `made` of a folder's SentencePiece model, cutting texts as that model does.
+    transformers 5 merges by ids, where runs of blanks have later scores, and its blank before a text goes by the class.
+    Other files of that name stay as they were read."""
+    stored = (folder / SENTENCEPIECE).read_bytes()
+    if not stored.startswith(b"\n"):  # the field of pieces; tiktoken's files begin with a word
+        return made
+    from sentencepiece import sentencepiece_model_pb2
+
+    # Written at run time.
+    messages: Any = sentencepiece_model_pb2
+    model = messages.ModelProto.FromString(stored)
+    document, rules = json.loads(made), model.normalizer_spec
+    if model.trainer_spec.model_type != OF_BPE or document["model"]["type"] != "BPE":
+        return made
+    scores = {piece.piece: piece.score for piece in model.pieces}
+    document["model"]["merges"].sort(key=lambda pair: -scores["".join(pair)])
+    config = object_in(folder / "tokenizer_config.json")
+    if config.get("legacy") is False:
+        return json.dumps(document)
+    before: list[Any]  # untyped in tokenizers, as is `found`
+    found: Any = Tokenizer.from_str(json.dumps({**document, "pre_tokenizer": None}))
+    prefixed = config.get("add_prefix_space", rules.add_dummy_prefix)
+    before, after = ([normalizers.Prepend(SPACE)], [decoders.Strip(" ", 1, 0)]) if prefixed else ([], [])
+    if rules.remove_extra_whitespaces:
+        before = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip(), *before]
+    if rules.precompiled_charsmap:
+        before.insert(0, normalizers.Precompiled(rules.precompiled_charsmap))
+    found.normalizer = normalizers.Sequence([*before, normalizers.Replace(" ", SPACE)])
+    found.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *after]
+    )
+    return str(found.to_str())
+
+
+def open_plamo(folder: Path) -> "PreTrainedTokenizerBase":
+    """PLaMo 2's tokenizer without its own code. It cuts a text into the pieces with the greatest sum of scores, and a
+    character without a piece into bytes. A line of the vocabulary is `[piece, score, kind, ...]`.
 
     Raises `OSError`, `ValueError` or `KeyError` for files that can't be read.
     """
-    if (folder / PLAMO_VOCABULARY).exists():
-        return _plamo(folder)
-    # Its tokenizer in Python is the SentencePiece model `tokenizer.model` and nothing else.
-    if object_in(folder / "config.json").get("model_type") == "ernie4_5_moe_vl":
-        from transformers import PreTrainedTokenizerFast
-
-        opened: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True
-        )
-        return opened
-    return None
-
-
-def _plamo(folder: Path) -> "PreTrainedTokenizerBase":
-    """PLaMo 2's tokenizer: cuts a text into the pieces with the greatest sum of scores, and a character without a piece
-    into bytes. A line of the vocabulary is `[piece, score, kind, ...]`."""
     from transformers import PreTrainedTokenizerFast
 
     config = object_in(folder / "tokenizer_config.json")

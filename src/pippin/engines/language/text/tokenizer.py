@@ -20,7 +20,12 @@ from pippin.core.errors import ServerError
 from pippin.core.parameters import OF_CHECKPOINTS, OfEveryAnswer, left_out
 from pippin.core.published import chat_templates, fields_in, find_json, mistaken, name_of, object_in, table
 from pippin.engines.language.kept import files_of, kept
-from pippin.engines.language.text.fast_forms import open_fast_form
+from pippin.engines.language.text.fast_forms import (
+    PLAMO_VOCABULARY,
+    SENTENCEPIECE,
+    as_sentencepiece,
+    open_plamo,
+)
 from pippin.engines.language.text.stored_words import StoredWords, opened, stored, without_dropout
 from pippin.engines.refusals import refused
 
@@ -451,7 +456,10 @@ class Read(Struct, frozen=True):
 
 def _read_whole(folder: Path, *, trust_remote_code: bool) -> Read:
     """Raises what transformers raises."""
-    found = open_fast_form(folder) or _from_transformers(folder, trust_remote_code=trust_remote_code)
+    if (folder / PLAMO_VOCABULARY).exists():
+        found = open_plamo(folder)
+    else:
+        found = _from_transformers(folder, trust_remote_code=trust_remote_code)
     backend = found.backend_tokenizer
     return Read(
         stored(_as_stored(folder, backend)),
@@ -470,8 +478,11 @@ WAYS: Final = ("normalizer", "pre_tokenizer", "model", "decoder")
 def _as_stored(folder: Path, backend: tokenizers.Tokenizer) -> str:
     """A tokenizer with the ways of its folder's tokenizer.json, where those are BPE's. transformers 5 puts those of the
     class that tokenizer_config.json names in their place, which published tokenizers often are not; transformers 4
-    kept them, but for `add_prefix_space` and where `fix_mistral_regex` has had it replace how words are cut."""
+    kept them, but for `add_prefix_space` and where `fix_mistral_regex` has had it replace how words are cut. A
+    SentencePiece model without that file is read as SentencePiece reads it."""
     stored, made = object_in(folder / "tokenizer.json"), backend.to_str()
+    if not stored and (folder / SENTENCEPIECE).is_file():
+        return as_sentencepiece(folder, made)
     if table(stored.get("model")).get("type") != "BPE":
         return made
     prefixed = object_in(folder / "tokenizer_config.json").get("add_prefix_space")
@@ -492,18 +503,20 @@ def _from_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 
-    load = partial(
-        AutoTokenizer.from_pretrained, folder, trust_remote_code=trust_remote_code, local_files_only=True
+    load, plain = (
+        partial(each.from_pretrained, folder, trust_remote_code=trust_remote_code, local_files_only=True)
+        for each in (AutoTokenizer, PreTrainedTokenizerFast)
     )
+    # Its tokenizer in Python is the SentencePiece model and nothing else.
+    if object_in(folder / "config.json").get("model_type") == "ernie4_5_moe_vl":
+        return plain()
     try:
         return load()
     except ImportError:
         # Mistral's own class needs a package of theirs, and its folders have a tokenizer.json as well.
         if not (folder / "tokenizer.json").is_file():
             raise
-        return PreTrainedTokenizerFast.from_pretrained(
-            folder, trust_remote_code=trust_remote_code, local_files_only=True
-        )
+        return plain()
     except (StrictDataclassError, AttributeError):
         # transformers checks the model's whole configuration. It refuses that of Step 3.5, which also lists the layers
         # of prediction heads; for an unknown architecture, it fails at rotary embeddings that are scaled by YaRN.
@@ -534,13 +547,15 @@ def _unread(folder: Path, error: Exception) -> str:
         fields_in(folder, "added_tokens.json", **dict.fromkeys(object_in(folder / "added_tokens.json"), int))
     except ServerError as wrong:
         return wrong.report.message
-    reason = next(iter(str(error).splitlines()), "")[:300]
+    reason = next(filter(None, map(str.strip, str(error).splitlines())), "")[:300]
     # The tokenizers library raises this for its own file.
     file = "tokenizer.json" if type(error) is Exception else "The tokenizer"
-    return (
-        f"{file} in {name_of(folder)!r} can't be read ({type(error).__name__}: {reason}). Is the "
-        "folder complete? A tokenizer that is Python code needs --trust-remote-code."
-    )
+    way = "Is the folder complete?"
+    if not (folder / "tokenizer.json").is_file():
+        way = "Copy tokenizer.json, tokenizer_config.json and the chat template of the original model there."
+    if "custom code" in reason:
+        way += " A tokenizer that is Python code needs --trust-remote-code."
+    return f"{file} in {name_of(folder)!r} can't be read ({type(error).__name__}: {reason}). {way}"
 
 
 def ids_in(*found: Any) -> frozenset[int]:
