@@ -1,0 +1,108 @@
+"""Other settings with which a model reads an ordinary text better than with those of its config.json."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import yaml
+from msgspec import Struct
+
+from pippin.core.errors import ServerError
+from pippin.core.published import find_json, table
+from pippin.core.verification import Finding
+from pippin.engines.language.kv_cache.agreement import FAILURES
+from pippin.engines.verify.files import arguments_of
+from pippin.engines.verify.findings import data, finding
+from pippin.engines.verify.folder import Folder, Json
+from pippin.engines.verify.perplexity import POOR, Surprise
+
+CLEAR: Final = 0.15
+"""How much less surprising each token is, in nats, with a setting that is the right one. SmolLM2's base of 100,000 reads
+no worse than 10,000, by 0.9 better than 500, and by 0.4 better than ten millions."""
+ERRORS: Final = 4
+"""So many standard errors is the gain at least."""
+MADE: Final = 16  # passes at most
+
+
+class Rival(Struct, frozen=True):
+    """A value of a field beside the folder's own."""
+
+    field: str
+    own: Any
+    value: Any
+
+    def put(self, config: Json) -> None:
+        """Change a configuration of a language model."""
+        config[self.field] = self.value
+        if self.field == "num_attention_heads":
+            keys, size = config.get("num_key_value_heads"), config.get("head_dim")
+            config |= {"num_key_value_heads": keys and keys * self.value // self.own}
+            config |= {"head_dim": size and size * self.own // self.value}
+        turns = table(config.get("rope_parameters"))
+        for each in (turns, *map(table, turns.values())):
+            # Windows have a base of their own.
+            if self.field in each and each is not turns.get("sliding_attention"):
+                each[self.field] = self.value
+        if self.field == "rope_scaling":
+            config.pop("rope_parameters", None)
+            config |= {"rope_theta": turns["rope_theta"]} if "rope_theta" in turns else {}
+
+
+def rivals(folder: Folder) -> Iterator[Rival]:
+    """The values that are tried: those of fields that the folder has, or its class reads."""
+    turns = table(folder.text.get("rope_parameters"))
+    turns = table(turns.get("full_attention")) or turns
+    scaling = {"rope_scaling": turns} if turns.get("rope_type", "default") != "default" else {}
+    said = {**turns, **folder.config, **folder.text, **scaling}
+    known = said.keys() | arguments_of(folder)
+    for field, told in yaml.safe_load(data("rivals.yaml")).items():
+        own = said.get(field)
+        times = [own * each for each in told.get("times", ())] if isinstance(own, int | float) else []
+        tried = field in said if told.get("given") else field in known
+        for value in (*told.get("values", ()), *times) if tried else ():
+            value = int(value) if isinstance(own, int) and isinstance(value, float) and value >= 1 else value
+            numbers = isinstance(own, int | float) and isinstance(value, int | float) and own > 0 < value
+            near = numbers and abs(math.log(value / own)) < math.log(told.get("apart", 1))
+            if value != own and bool(value) | bool(own) and not near:
+                yield Rival(field, own, value)
+
+
+def check(folder: Path, read: Callable[[Path], Surprise], own: Surprise) -> Iterator[Finding]:
+    """Read a text again with each value. The right one reads it better than the `own`, and as a trained model does."""
+    best: tuple[float, Rival, Surprise] | None = None
+    for rival in [*rivals(Folder.read(folder))][:MADE]:
+        try:
+            with _with(folder, rival) as changed:
+                other = read(changed)
+        except (ServerError, *FAILURES):  # no model can be made so
+            continue
+        gain, error = own.beyond(other)
+        if other.bits < POOR and gain > max(CLEAR, ERRORS * error) and (best is None or gain > best[0]):
+            best = gain, rival, other
+    if best is not None:
+        _, rival, other = best
+        yield finding(
+            "setting-other",
+            field=rival.field,
+            own=json.dumps(rival.own),
+            value=json.dumps(rival.value),
+            bits=own.bits,
+            other=other.bits,
+        )
+
+
+@contextmanager
+def _with(folder: Path, rival: Rival) -> Iterator[Path]:
+    """A folder that leads to the same files, but for its config.json."""
+    with TemporaryDirectory() as made:
+        for file in folder.iterdir():
+            if file.name != "config.json":
+                (Path(made) / file.name).symlink_to(file.resolve())
+        config = find_json(folder / "config.json") or {}
+        rival.put(table(config.get("text_config")) or config)
+        (Path(made) / "config.json").write_text(json.dumps(config))
+        yield Path(made)
