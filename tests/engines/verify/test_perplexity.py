@@ -27,4 +27,6 @@ def test_perplexity_layer_by_layer_is_that_of_the_whole_model(architecture: str,
         )
     rows = sample_rows(tokenizer := Tokenizer.load(folder))
     predicted = predict(folder, rows, decide(find_facts(), ModelOptions()))
-    assert Surprise.of(predicted, rows, tokenizer).perplexity == pytest.approx(math.exp(surprise / 512), rel=1e-3)
+    assert Surprise.of(predicted, rows, tokenizer).perplexity == pytest.approx(
+        math.exp(surprise / 512), rel=1e-3
+    )

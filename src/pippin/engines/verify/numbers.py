@@ -15,7 +15,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.verification import Finding
 from pippin.engines.device import decide, find_facts
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.verify import rivals
+from pippin.engines.verify import layers, rivals
 from pippin.engines.verify.asking import Served
 from pippin.engines.verify.findings import finding
 from pippin.engines.verify.perplexity import POOR, Surprise, in_float32, predict, sample, sample_rows
@@ -133,10 +133,9 @@ def _perplexity(
     if bits > POOR:
         yield finding("perplexity", value=math.inf if value is None else value, bits=bits)
 
-    def read(other: Path) -> Surprise:
-        return Surprise.of(mx.array(_predictions(other, rows[:1])), rows[:1], tokenizer)
-
-    yield from rivals.check(folder, read, Surprise.of(mx.array(own[:1]), rows[:1], tokenizer))
+    # No model of random weights reads better than by guessing.
+    if surprise.each.mean() < math.log(own.shape[-1]):
+        yield from _better(folder, rows[:1], tokenizer, Surprise.of(mx.array(own[:1]), rows[:1], tokenizer))
     if against is None:
         return
     other = _predictions(against, rows)
@@ -151,7 +150,21 @@ def _perplexity(
         yield finding("other-better", other=math.inf if before is None else before, gap=gap)
 
 
-def _predictions(folder: Path, rows: mx.array) -> NDArray[np.float32]:
-    predicted = np.array(predict(folder, rows, decide(find_facts(), ModelOptions())))
+def _better(folder: Path, row: mx.array, tokenizer: Tokenizer, own: Surprise) -> Iterator[Finding]:
+    """What would make the model read a row better than it does."""
+
+    def read(other: Path) -> Surprise:
+        return Surprise.of(mx.array(_predictions(other, row)), row, tokenizer)
+
+    def without(some: range, length: int | None) -> list[Surprise]:
+        rows = mx.array(_predictions(folder, row[:, :length], some)[1:])
+        return [Surprise.of(each[None], row[:, :length], tokenizer) for each in rows]
+
+    settings = [*rivals.check(folder, read, own)]
+    yield from settings or layers.check(without, own)
+
+
+def _predictions(folder: Path, rows: mx.array, without: range = range(0)) -> NDArray[np.float32]:
+    predicted = np.array(predict(folder, rows, decide(find_facts(), ModelOptions()), without))
     mx.clear_cache()
     return predicted

@@ -20,11 +20,6 @@ from pippin.engines.verify.findings import data, finding
 from pippin.engines.verify.folder import Folder, Json
 from pippin.engines.verify.perplexity import POOR, Surprise
 
-CLEAR: Final = 0.15
-"""How much less surprising each token is, in nats, with a setting that is the right one. SmolLM2's base of 100,000 reads
-no worse than 10,000, by 0.9 better than 500, and by 0.4 better than ten millions."""
-ERRORS: Final = 4
-"""So many standard errors is the gain at least."""
 MADE: Final = 16  # passes at most
 
 
@@ -52,8 +47,9 @@ class Rival(Struct, frozen=True):
             config |= {"rope_theta": turns["rope_theta"]} if "rope_theta" in turns else {}
 
 
-def rivals(folder: Folder) -> Iterator[Rival]:
-    """The values that are tried: those of fields that the folder has, or its class reads."""
+def rivals(folder: Folder, *, broken: bool) -> Iterator[Rival]:
+    """The values that are tried: those of fields that the folder has, or its class reads. Some are worth a pass only if
+    the model reads like a `broken` one."""
     turns = table(folder.text.get("rope_parameters"))
     turns = table(turns.get("full_attention")) or turns
     scaling = {"rope_scaling": turns} if turns.get("rope_type", "default") != "default" else {}
@@ -62,7 +58,9 @@ def rivals(folder: Folder) -> Iterator[Rival]:
     for field, told in yaml.safe_load(data("rivals.yaml")).items():
         own = said.get(field)
         times = [own * each for each in told.get("times", ())] if isinstance(own, int | float) else []
-        tried = field in said if told.get("given") else field in known
+        tried = (field in said if told.get("given") else field in known) and (
+            broken or not told.get("broken")
+        )
         for value in (*told.get("values", ()), *times) if tried else ():
             value = int(value) if isinstance(own, int) and isinstance(value, float) and value >= 1 else value
             numbers = isinstance(own, int | float) and isinstance(value, int | float) and own > 0 < value
@@ -72,27 +70,20 @@ def rivals(folder: Folder) -> Iterator[Rival]:
 
 
 def check(folder: Path, read: Callable[[Path], Surprise], own: Surprise) -> Iterator[Finding]:
-    """Read a text again with each value. The right one reads it better than the `own`, and as a trained model does."""
-    best: tuple[float, Rival, Surprise] | None = None
-    for rival in [*rivals(Folder.read(folder))][:MADE]:
+    """Read a text again with each value. The right one reads it better than the folder's `own`."""
+    best, right = own, None
+    for rival in [*rivals(Folder.read(folder), broken=own.bits > POOR)][:MADE]:
         try:
             with _with(folder, rival) as changed:
                 other = read(changed)
         except (ServerError, *FAILURES):  # no model can be made so
             continue
-        gain, error = own.beyond(other)
-        if other.bits < POOR and gain > max(CLEAR, ERRORS * error) and (best is None or gain > best[0]):
-            best = gain, rival, other
-    if best is not None:
-        _, rival, other = best
-        yield finding(
-            "setting-other",
-            field=rival.field,
-            own=json.dumps(rival.own),
-            value=json.dumps(rival.value),
-            bits=own.bits,
-            other=other.bits,
-        )
+        if other.bits < best.bits:
+            best, right = other, rival
+    if right is not None and best.clearly_beats(own):
+        values = (json.dumps(each) for each in (right.own, right.value))
+        told = dict(zip(("own", "value"), values, strict=True))
+        yield finding("setting-other", field=right.field, bits=own.bits, other=best.bits, **told)
 
 
 @contextmanager

@@ -36,13 +36,18 @@ def check(folder: Folder) -> Iterator[Finding]:
                 value = part.get(field)
                 is_number = isinstance(value, int | float) and not isinstance(value, bool)
                 if is_number and not least <= value <= most and not _off(field, value, said):
-                    yield finding("value-unlikely", file=file, field=field, value=value, least=least, most=most)
+                    yield finding(
+                        "value-unlikely", file=file, field=field, value=value, least=least, most=most
+                    )
 
 
 def _parts(said: Json) -> list[Json]:
     """A file's fields, and those of its rotary settings, which may repeat them."""
     tables = [*rotary_tables(said).values()]
-    return [said, *({name: value for name, value in each.items() if said.get(name) != value} for each in tables)]
+    return [
+        said,
+        *({name: value for name, value in each.items() if said.get(name) != value} for each in tables),
+    ]
 
 
 def _off(field: str, value: float, said: Json) -> bool:
