@@ -24,6 +24,12 @@ from pippin.output.tool_format import History
 
 USUAL: Final = ("one turn", "system", "three turns", "call and result")
 MARK: Final = re.compile(r"<\|[^<>|\s]{1,40}\|>|<[a-z]+_of_[a-z]+>")
+TURNS: Final = {
+    "<|im_end|>": "<|im_start|>",
+    "<end_of_turn>": "<start_of_turn>",
+    "<|eot_id|>": "<|start_header_id|>",
+}
+"""What begins a turn, by what ends it."""
 NAME: Final = re.compile(rf"(?:{MARK.pattern})([A-Za-z]+)\b")
 """A word right behind a mark, where the speaker's name stands."""
 SPEAKERS: Final = ("assistant", "system", "user", "model", "developer", "observation", "environment")
@@ -164,6 +170,10 @@ def _marks(written: Written) -> Iterator[Finding]:
     spelled = [mark for mark in marks if written.tokenizer.single(mark) is None]
     if spelled:
         yield finding("mark-not-token", marks=spelled)
+    eos = written.tokenizer.special_names.get("eos_token", "")
+    start = TURNS.get(eos)
+    if start and written.tokenizer.single(start) is not None and texts[0] and texts[0].count(start) < 2:
+        yield finding("turns-unmarked", start=start, end=eos)
     bos, begun = written.tokenizer.bos, written.tokenizer.encode(texts[0])
     if begun[:2] == [bos, bos]:
         yield finding("bos-twice", who="template")
