@@ -16,10 +16,11 @@ from pippin.core.events import Finished, Token
 from pippin.core.published import object_in
 from pippin.engines.device import decide, find_facts
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.verify import layers, opening, rivals, values
+from pippin.engines.verify import values
 from pippin.engines.verify.asking import Served
 from pippin.engines.verify.folder import Folder
-from pippin.engines.verify.perplexity import Surprise, predict, sample_rows
+from pippin.engines.verify.reading import layers, opening, rivals
+from pippin.engines.verify.reading.perplexity import Surprise, predict, sample_rows
 from pippin.engines.verify.template import Written
 from tests.engines.tiny_models import tiny_model
 from tests.engines.verify.folders import edit_template, report_on, write, write_sound

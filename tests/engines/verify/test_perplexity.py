@@ -10,7 +10,7 @@ from mlx_lm.utils import load_model
 from pippin.config.options.model import ModelOptions
 from pippin.engines.device import decide, find_facts
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.verify.perplexity import Surprise, predict, sample, sample_rows
+from pippin.engines.verify.reading.perplexity import Surprise, predict, sample, sample_rows
 from tests.engines.tiny_models import tiny_model
 
 

@@ -15,10 +15,10 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.verification import Finding
 from pippin.engines.device import decide, find_facts
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.verify import layers, rivals
 from pippin.engines.verify.asking import Served
 from pippin.engines.verify.findings import finding
-from pippin.engines.verify.perplexity import POOR, Surprise, in_float32, predict, sample, sample_rows
+from pippin.engines.verify.reading import layers, rivals
+from pippin.engines.verify.reading.perplexity import POOR, Surprise, in_float32, predict, sample, sample_rows
 
 Answer = tuple[Token, ...]
 

@@ -25,7 +25,6 @@ from pippin.engines.verify import (
     files,
     merged,
     numbers,
-    opening,
     questions,
     template,
     tokens,
@@ -36,7 +35,8 @@ from pippin.engines.verify import (
 from pippin.engines.verify.asking import Served
 from pippin.engines.verify.findings import finding, helped, names_of
 from pippin.engines.verify.folder import Folder
-from pippin.engines.verify.perplexity import POOR
+from pippin.engines.verify.reading import opening
+from pippin.engines.verify.reading.perplexity import POOR
 
 Tell = Callable[[Step], None]
 Found = tuple[Iterable[Finding], dict[str, Any]]

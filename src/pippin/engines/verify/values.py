@@ -10,7 +10,6 @@ from pippin.core.verification import Finding
 from pippin.engines.language.configuration import rotary_tables
 from pippin.engines.verify.findings import data, finding
 from pippin.engines.verify.folder import Folder, Json
-from pippin.engines.verify.perplexity import sample
 
 REAL: Final = 256
 """The width of the smallest models that are trained to be used. Those of tests have windows of a few tokens."""
@@ -24,7 +23,7 @@ def check(folder: Folder) -> Iterator[Finding]:
     """Hold the numbers of a model that may have been trained against what publishers choose."""
     stops = folder.generation.get("stop_strings") or ()
     for stop in (stops,) if isinstance(stops, str) else stops:
-        if stop in sample():
+        if stop in data("sample.txt"):
             yield finding("stop-is-text", stop=stop)
     if (whole(folder.field("hidden_size")) or 0) < REAL:
         return

@@ -8,7 +8,7 @@ from pippin.core.errors import ServerError
 from pippin.core.verification import Finding
 from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.verify.findings import finding
-from pippin.engines.verify.perplexity import Surprise
+from pippin.engines.verify.reading.perplexity import Surprise
 
 AT_ONCE: Final = 8
 """Layers that are left out in one pass, each in a row of its own."""

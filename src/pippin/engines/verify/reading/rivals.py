@@ -18,7 +18,7 @@ from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.verify.files import arguments_of
 from pippin.engines.verify.findings import data, finding
 from pippin.engines.verify.folder import Folder, Json
-from pippin.engines.verify.perplexity import POOR, Surprise
+from pippin.engines.verify.reading.perplexity import POOR, Surprise
 
 MADE: Final = 16  # passes at most
 
