@@ -23,7 +23,7 @@ from pippin.engines.verify.reading import layers, opening, rivals
 from pippin.engines.verify.reading.perplexity import Surprise, predict, sample_rows
 from pippin.engines.verify.template import Written
 from tests.engines.tiny_models import tiny_model
-from tests.engines.verify.folders import edit_template, report_on, write, write_sound
+from tests.engines.verify.folders import edit, edit_template, report_on, write, write_sound
 
 Config = dict[str, Any]
 NOISE = np.random.default_rng(3).normal(0, 1, (1, 255)).astype(np.float32)
@@ -178,6 +178,10 @@ def test_a_line_end_is_told_that_the_model_writes_in_the_templates_place(
     assert [each.code for each in found] == codes
 
 
+LINES_LOST = (
+    "{% for turn in messages %}<|im_start|>{{ turn['role'] }}{{ turn['content'] }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant{% endif %}"
+)
 GENERATION = "generation_config.json"
 
 
@@ -217,3 +221,25 @@ def test_a_speakers_name_with_a_letter_lost_is_told(sound: Path, tmp_path: Path)
     edit_template(folder, "'<|im_start|>' + message.role", "'<|im_start|>' + message.role|replace('ss', 's')")
     found = [each for part in report_on(folder, "template").sections for each in part.findings]
     assert "speaker-misspelt" in {each.code for each in found}, found
+
+
+@pytest.mark.model
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("file", "fields", "code"),
+    [
+        ("config.json", {"rope_theta": 500.0}, "setting-other"),
+        ("config.json", {"rms_norm_eps": 0.01}, "setting-other"),
+        ("config.json", {"rope_scaling": {"type": "linear", "factor": 4.0}}, "setting-other"),
+        ("tokenizer_config.json", {"chat_template": LINES_LOST}, "answer-expects"),
+    ],
+)
+def test_what_is_wrong_alone_in_a_real_model_is_told(
+    file: str, fields: Config, code: str, demo_model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(demo_model, folder)
+    edit(folder, file, **fields)
+    [section] = report_on(folder, "numbers", architecture="llama").sections
+    assert [each.code for each in section.findings] == [code]

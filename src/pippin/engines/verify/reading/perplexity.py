@@ -55,7 +55,7 @@ class Surprise(Struct, frozen=True):
 
     @classmethod
     def of(cls, predicted: mx.array, rows: mx.array, tokenizer: Tokenizer) -> "Surprise":
-        """By log probabilities [rows, tokens - 1, vocabulary]."""
+        """Take it of log probabilities [rows, tokens - 1, vocabulary]."""
         rows = mx.broadcast_to(rows, (len(predicted), rows.shape[1]))
         chosen = -mx.take_along_axis(predicted, rows[:, 1:, None], axis=-1)[..., 0].astype(mx.float32)
         letters = sum(len(tokenizer.raw(id_)) for row in np.array(rows) for id_ in row[1:])
