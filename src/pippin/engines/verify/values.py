@@ -5,7 +5,7 @@ from typing import Final
 
 import yaml
 
-from pippin.core.published import find_json, sentence_file, whole
+from pippin.core.published import object_in, real, sentence_file, whole
 from pippin.core.verification import Finding
 from pippin.engines.language.configuration import rotary_tables
 from pippin.engines.verify.findings import data, finding
@@ -29,14 +29,13 @@ def check(folder: Folder) -> Iterator[Finding]:
         return
     for name, fields in yaml.safe_load(data("values.yaml")).items():
         file = sentence_file(folder.path) if name.startswith("sentence") else name
-        said = find_json(folder.path / file) or {}
+        said = object_in(folder.path / file)
         for part in _parts(said | folder.text if name == "config.json" else said):
             for field, (least, most) in fields.items():
-                value = part.get(field)
-                is_number = isinstance(value, int | float) and not isinstance(value, bool)
-                if is_number and not least <= value <= most and not _off(field, value, said):
+                value = real(part.get(field))
+                if value is not None and not least <= value <= most and not _off(field, value, said):
                     yield finding(
-                        "value-unlikely", file=file, field=field, value=value, least=least, most=most
+                        "value-unlikely", file=file, field=field, value=part[field], least=least, most=most
                     )
 
 

@@ -58,15 +58,18 @@ def rivals(folder: Folder, *, broken: bool) -> Iterator[Rival]:
     for field, told in yaml.safe_load(data("rivals.yaml")).items():
         own = said.get(field)
         times = [own * each for each in told.get("times", ())] if isinstance(own, int | float) else []
-        tried = (field in said if told.get("given") else field in known) and (
-            broken or not told.get("broken")
-        )
-        for value in (*told.get("values", ()), *times) if tried else ():
+        if field not in (said if told.get("given") else known) or (told.get("broken") and not broken):
+            continue
+        for value in (*told.get("values", ()), *times):
             value = int(value) if isinstance(own, int) and isinstance(value, float) and value >= 1 else value
-            numbers = isinstance(own, int | float) and isinstance(value, int | float) and own > 0 < value
-            near = numbers and abs(math.log(value / own)) < math.log(told.get("apart", 1))
-            if value != own and bool(value) | bool(own) and not near:
+            if value != own and bool(value) | bool(own) and _ratio(own, value) >= told.get("apart", 1):
                 yield Rival(field, own, value)
+
+
+def _ratio(one: Any, other: Any) -> float:
+    """How many times as much as the other one is; infinite for what are no numbers above zero."""
+    numbers = isinstance(one, int | float) and isinstance(other, int | float) and min(one, other) > 0
+    return float(max(one / other, other / one)) if numbers else math.inf
 
 
 def check(folder: Path, read: Callable[[Path], Surprise], own: Surprise) -> Iterator[Finding]:
@@ -75,15 +78,16 @@ def check(folder: Path, read: Callable[[Path], Surprise], own: Surprise) -> Iter
     for rival in [*rivals(Folder.read(folder), broken=own.bits > POOR)][:MADE]:
         try:
             with _with(folder, rival) as changed:
-                other = read(changed)
+                found = read(changed)
         except (ServerError, *FAILURES):  # no model can be made so
             continue
-        if other.bits < best.bits:
-            best, right = other, rival
+        if found.bits < best.bits:
+            best, right = found, rival
     if right is not None and best.clearly_beats(own):
-        values = (json.dumps(each) for each in (right.own, right.value))
-        told = dict(zip(("own", "value"), values, strict=True))
-        yield finding("setting-other", field=right.field, bits=own.bits, other=best.bits, **told)
+        one, other = json.dumps(right.own), json.dumps(right.value)
+        yield finding(
+            "setting-other", field=right.field, own=one, value=other, bits=own.bits, other=best.bits
+        )
 
 
 @contextmanager
