@@ -10,7 +10,7 @@ from mlx_lm.utils import load_model
 from pippin.config.options.model import ModelOptions
 from pippin.engines.device import decide, find_facts
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.verify.perplexity import perplexity_of, predict, sample, sample_rows
+from pippin.engines.verify.reading.perplexity import Surprise, predict, sample, sample_rows
 from tests.engines.tiny_models import tiny_model
 
 
@@ -25,6 +25,8 @@ def test_perplexity_layer_by_layer_is_that_of_the_whole_model(architecture: str,
         surprise -= sum(
             (logits[at, token] - mx.logsumexp(logits[at])).item() for at, token in enumerate(row[1:])
         )
-    rows = sample_rows(Tokenizer.load(folder))
-    found = perplexity_of(predict(folder, rows, decide(find_facts(), ModelOptions())), rows)
-    assert found == pytest.approx(math.exp(surprise / 512), rel=1e-3)
+    rows = sample_rows(tokenizer := Tokenizer.load(folder))
+    predicted = predict(folder, rows, decide(find_facts(), ModelOptions()))
+    assert Surprise.of(predicted, rows, tokenizer).perplexity == pytest.approx(
+        math.exp(surprise / 512), rel=1e-3
+    )

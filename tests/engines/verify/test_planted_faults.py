@@ -112,13 +112,13 @@ def shifted(folder: Path) -> None:
     edit(folder, "tokenizer_config.json", added_tokens_decoder=None)
 
 
-def without_merges(folder: Path) -> None:
-    """Half of the merges are lost, so that no text is cut into the pieces that they make."""
+def without_merges(folder: Path, lost: int = 21) -> None:
+    """Some of 42 merges are lost, so that no text is cut into the pieces that they make."""
     stored = json.loads((folder / "tokenizer.json").read_text())
     pairs = [(one, other) for one in "abcdefg" for other in "hijklm"]
     for place, pair in enumerate(pairs):
         stored["model"]["vocab"]["".join(pair)] = SIZE + place
-    stored["model"]["merges"] = pairs[::2]
+    stored["model"]["merges"] = pairs[lost:]
     write(folder, "tokenizer.json", stored)
 
 
@@ -238,6 +238,10 @@ def said(change: str) -> Plant:
 
 
 THINK_OFF = "<think>\\n\\n</think>"
+INST = (
+    "{%- for turn in messages %}{% if turn.role == 'user' %}[INST] {{ turn.content }} [/INST]"
+    "{% else %}{{ turn.content }}{{ eos_token }}{% endif %}{% endfor %}"
+)
 TOOL_TURNS = '{%- elif message.role == "tool" %}'
 FAULTS: dict[str, tuple[Plant, str]] = {
     "wrong BOS": (config(bos_token_id=65), "bos-disagrees"),
@@ -340,6 +344,7 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "another template in the file": (
         lambda folder: (folder / "chat_template.jinja").write_text("{{ messages[-1].content }}"), "template-twice"),
     "merges missing": (without_merges, "pieces-unmet"),
+    "a few merges missing": (lambda folder: without_merges(folder, 3), "pieces-unmet"),
     "words cut at their spaces": (cut_at_spaces, "pieces-unmet"),
     "pooling that is not there": (
         lambda folder: write(folder, "modules.json", [{"type": "x.Pooling", "path": "1_Pooling"}]), "module-missing"),
@@ -354,6 +359,8 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "a number in words": (
         lambda folder: edit(folder, "config.json", num_nextn_predict_layers="two"), "ended-early"),
     "a probability of 95": (lambda folder: edit(folder, "generation_config.json", top_p=95), "unusable"),
+    "another family's template": (
+        lambda folder: edit(folder, "tokenizer_config.json", chat_template=INST), "turns-unmarked"),
     "a bos that a template writes in letters": (
         template("{%- if tools %}", "{{ '<|begin|>' }}{%- if tools %}"), "mark-not-token"),
     "a template that fails for tools": (

@@ -13,7 +13,7 @@ from mlx.utils import tree_flatten
 from pippin.core.verification import Finding
 from pippin.engines.language.model.weights import cast_weights
 from pippin.engines.verify.findings import finding
-from pippin.engines.verify.perplexity import in_float32, open_lazily
+from pippin.engines.verify.reading.perplexity import in_float32, open_lazily
 from pippin.engines.verify.weights import changed_in_part
 
 UNLIKE: Final = {1: 0.05, 2: 0.7}

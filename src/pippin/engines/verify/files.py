@@ -16,6 +16,7 @@ from pippin.core.verification import Finding
 from pippin.engines.language.configuration import BASES, fields_of
 from pippin.engines.language.upstream.library import get_classes
 from pippin.engines.language.upstream.stored import TIED
+from pippin.engines.verify import values
 from pippin.engines.verify.findings import finding
 from pippin.engines.verify.folder import Folder
 
@@ -42,6 +43,7 @@ def check(folder: Folder, kind: str) -> Iterator[Finding]:
     yield from _quantisation(folder)
     yield from _pictures(folder)
     yield from _modules(folder)
+    yield from values.check(folder)
     if kind in ("language", "embeddings", "reranking"):
         yield from _layers(folder)
         yield from _rows(folder)

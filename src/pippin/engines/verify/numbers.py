@@ -17,7 +17,8 @@ from pippin.engines.device import decide, find_facts
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.verify.asking import Served
 from pippin.engines.verify.findings import finding
-from pippin.engines.verify.perplexity import in_float32, perplexity_of, predict, sample, sample_rows
+from pippin.engines.verify.reading import layers, rivals
+from pippin.engines.verify.reading.perplexity import POOR, Surprise, in_float32, predict, sample, sample_rows
 
 Answer = tuple[Token, ...]
 
@@ -30,8 +31,6 @@ MUCH: Final = 0.3
 """A difference of log probabilities that no rounding to 16 bits makes."""
 OF_LIBRARY: Final = 0.1
 """The mean difference from the library, in float32, that is more than 16 bits or few bits of a cache make."""
-POOR: Final = 1.7
-"""Bits a byte of an ordinary text. SmolLM2 of 135 million parameters has 1.0; with its last norm off by one, 1.9."""
 WORSE: Final = 1.25  # ratio of perplexities
 FAR: Final = 0.1  # divergence, in nats, of a quantisation that costs much: about that of three bits
 
@@ -128,12 +127,15 @@ def _perplexity(
 ) -> Iterator[Finding]:
     rows = sample_rows(tokenizer)
     own = _predictions(folder, rows)
-    value = perplexity_of(mx.array(own), rows)
-    letters = sum(len(tokenizer.raw(id_)) for row in np.array(rows) for id_ in row[1:])
-    bits = math.inf if value is None else math.log2(value) * own.shape[0] * own.shape[1] / max(letters, 1)
+    surprise = Surprise.of(mx.array(own), rows, tokenizer)
+    value, bits = surprise.perplexity, surprise.bits
     figures |= {"perplexity": value, "bits a byte": bits}
     if bits > POOR:
         yield finding("perplexity", value=math.inf if value is None else value, bits=bits)
+
+    # No model of random weights reads better than by guessing.
+    if surprise.each.mean() < math.log(own.shape[-1]):
+        yield from _better(folder, rows[:1], tokenizer, Surprise.of(mx.array(own[:1]), rows[:1], tokenizer))
     if against is None:
         return
     other = _predictions(against, rows)
@@ -142,13 +144,27 @@ def _perplexity(
         return
     # Row by row: a vocabulary of 150,000 makes each row of 256 tokens 150 MB.
     gaps = [(np.exp(there) * (there - here)).sum(-1) for there, here in zip(other, own, strict=True)]
-    gap, before = float(np.mean(gaps)), perplexity_of(mx.array(other), rows)
+    gap, before = float(np.mean(gaps)), Surprise.of(mx.array(other), rows, tokenizer).perplexity
     figures |= {"perplexity of the other": before, "divergence from the other": gap}
     if gap > FAR or (before is not None and value is not None and value > WORSE * before):
         yield finding("other-better", other=math.inf if before is None else before, gap=gap)
 
 
-def _predictions(folder: Path, rows: mx.array) -> NDArray[np.float32]:
-    predicted = np.array(predict(folder, rows, decide(find_facts(), ModelOptions())))
+def _better(folder: Path, row: mx.array, tokenizer: Tokenizer, own: Surprise) -> Iterator[Finding]:
+    """What would make the model read a row better than it does."""
+
+    def read(other: Path) -> Surprise:
+        return Surprise.of(mx.array(_predictions(other, row)), row, tokenizer)
+
+    def without(some: range, length: int | None) -> list[Surprise]:
+        rows = mx.array(_predictions(folder, row[:, :length], some)[1:])
+        return [Surprise.of(each[None], row[:, :length], tokenizer) for each in rows]
+
+    settings = [*rivals.check(folder, read, own)]
+    yield from settings or layers.check(without, own)
+
+
+def _predictions(folder: Path, rows: mx.array, without: range = range(0)) -> NDArray[np.float32]:
+    predicted = np.array(predict(folder, rows, decide(find_facts(), ModelOptions()), without))
     mx.clear_cache()
     return predicted

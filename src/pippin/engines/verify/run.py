@@ -1,6 +1,7 @@
 """Verifies one model, section by section."""
 
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -34,6 +35,8 @@ from pippin.engines.verify import (
 from pippin.engines.verify.asking import Served
 from pippin.engines.verify.findings import finding, helped, names_of
 from pippin.engines.verify.folder import Folder
+from pippin.engines.verify.reading import opening
+from pippin.engines.verify.reading.perplexity import POOR
 
 Tell = Callable[[Step], None]
 Found = tuple[Iterable[Finding], dict[str, Any]]
@@ -185,6 +188,9 @@ class Verifier:
             return vectors.check_embeddings(vectors.Encoding.open(self._spec), against)
         adapted = bool(self._spec.options.get("adapter_path"))
         found, figures = numbers.check(self._served, self._folder.path, self._against, adapted=adapted)
+        # A model that has not learnt to read begins answers with anything.
+        if self._served.chats and figures.get("bits a byte", math.inf) < POOR:
+            found += opening.check(self._served, self._written)
         return [*found, *(finding("text-only", reason=why) for why in self._unseen)], figures
 
     def _tools(self) -> Found:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final
 
@@ -23,6 +24,15 @@ from pippin.output.tool_format import History
 
 USUAL: Final = ("one turn", "system", "three turns", "call and result")
 MARK: Final = re.compile(r"<\|[^<>|\s]{1,40}\|>|<[a-z]+_of_[a-z]+>")
+TURNS: Final = {
+    "<|im_end|>": "<|im_start|>",
+    "<end_of_turn>": "<start_of_turn>",
+    "<|eot_id|>": "<|start_header_id|>",
+}
+"""What begins a turn, by what ends it."""
+NAME: Final = re.compile(rf"(?:{MARK.pattern})([A-Za-z]+)\b")
+"""A word right behind a mark, where the speaker's name stands."""
+SPEAKERS: Final = ("assistant", "system", "user", "model", "developer", "observation", "environment")
 SPEAKER: Final = re.compile(r"\A[\0\s]*[^\0\s]*")
 """The speaker's name with what stands before it, in a text whose marks are replaced by NUL."""
 THINKS: Final = re.compile(r"</?(?:[a-z]+[:_])?(?:think|thinking|thoughts?|reasoning)>|\[/?THINK\]")
@@ -154,9 +164,16 @@ def _marks(written: Written) -> Iterator[Finding]:
     """Marks that the template writes and that the tokenizer spells in letters, and the one that begins a text."""
     texts = [_rendered(written, name) for name in ("system and three turns", "call and result")]
     marks = sorted({mark for text in texts for mark in MARK.findall(text)})
+    for name in {name.lower() for text in texts for name in NAME.findall(text)} - {*SPEAKERS}:
+        for meant in get_close_matches(name, SPEAKERS, 1, 0.85):
+            yield finding("speaker-misspelt", name=name, meant=meant)
     spelled = [mark for mark in marks if written.tokenizer.single(mark) is None]
     if spelled:
         yield finding("mark-not-token", marks=spelled)
+    eos = written.tokenizer.special_names.get("eos_token", "")
+    start = TURNS.get(eos)
+    if start and written.tokenizer.single(start) is not None and texts[0] and texts[0].count(start) < 2:
+        yield finding("turns-unmarked", start=start, end=eos)
     bos, begun = written.tokenizer.bos, written.tokenizer.encode(texts[0])
     if begun[:2] == [bos, bos]:
         yield finding("bos-twice", who="template")

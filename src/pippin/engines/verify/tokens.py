@@ -26,6 +26,7 @@ LEAST: Final = -50.0  # a bias with which no token is drawn
 PIECES: Final = 500  # that are tried
 MOST: Final = 0.9
 """The share of pieces that texts are cut into. Of published vocabularies all are but a few in a hundred."""
+UNMADE: Final = 0.02
 UNUSED: Final = re.compile(r"[\[<].*[\]>]")
 SPACE: Final = "▁"
 BROKEN: Final = "\ufffd"
@@ -186,9 +187,26 @@ def _around(tokenizer: Tokenizer) -> Iterator[Finding]:
         yield finding("marks-left-out", marks=lost)
 
 
+def _unmade(tokenizer: Tokenizer) -> list[str]:
+    """Pieces that no merge of a BPE tokenizer makes, if there are more than the few that have other uses."""
+    model = json.loads(tokenizer.backend.to_str())["model"]
+    if model["type"] != "BPE" or model.get("continuing_subword_prefix"):
+        return []
+    made = {"".join(pair) for pair in model["merges"]}
+    long = [piece for piece in model["vocab"] if len(piece) > 1 and not UNUSED.fullmatch(piece)]
+    unmade = [
+        piece for piece in long if piece not in made and model["vocab"][piece] not in tokenizer.pieces.added
+    ]
+    return unmade if len(unmade) > UNMADE * len(long) else []
+
+
 def _pieces(tokenizer: Tokenizer) -> Iterator[Finding]:
     """Pieces of the vocabulary that no text is cut into: their text alone, after a space or on a new line."""
     backend, added = tokenizer.backend, tokenizer.pieces.added
+    if unmade := _unmade(tokenizer):
+        share = len(unmade) / tokenizer.backend.get_vocab_size()
+        yield finding("pieces-unmet", share=share, piece=unmade[-1])
+        return
     words = [
         (id_, piece)
         for piece, id_ in backend.get_vocab(with_added_tokens=False).items()
