@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -122,17 +123,32 @@ def test_positions_of_frames_count_time_in_qwen2_5_vl(tmp_path: Path) -> None:
     assert positions[:, 0, after].tolist() == [positions[:, 0, :after].max() + 1] * 3
 
 
-@pytest.mark.parametrize("count", [1, 3, 10])
-def test_limits_of_pixels_are_those_of_each_frame_in_qwen2_vl(count: int) -> None:
-    frames = np.zeros((count, 3, 64, 96), np.uint8)
-    sizes = {}
-    for kind in ("qwen2_vl", "qwen3_vl"):
-        own = Qwen3VLVideoProcessor(patch_size=4, min_pixels=3000, max_pixels=4000)
-        prepare_as_published(SimpleNamespace(video_processor=own), kind)
-        sizes[kind] = own([frames])["video_grid_thw"].tolist()[0]
-    # As transformers has it for the first; the other shares its limit out over all frames.
-    assert sizes["qwen2_vl"] == [(count + 1) // 2, 12, 18]
-    assert count == 1 or sizes["qwen3_vl"] != sizes["qwen2_vl"]
+FILMS = [(4, 3, 5), (5, 64, 48), (3, 64, 96), (7, 6, 60), (12, 700, 900)]
+SIZES = {
+    ("qwen2_vl", False): [(2, 12, 18), (3, 16, 12), (2, 16, 24), (4, 6, 44), (6, 20, 26)],
+    ("qwen2_vl", True): [(2, 12, 18), (3, 16, 12), (2, 10, 16), (4, 6, 44), (6, 12, 14)],
+    ("qwen3_vl", False): [(2, 6, 10), (3, 12, 8), (2, 10, 16), (4, 2, 20), (6, 6, 6)],
+    ("qwen3_vl", True): [(2, 6, 10), (3, 16, 12), (2, 10, 16), (4, 2, 20), (6, 12, 14)],
+}
+"""What transformers makes of films of so many frames of such a height and width: patches in time, height and width."""
+
+
+@pytest.mark.parametrize(("kind", "capped"), SIZES)
+def test_films_are_as_large_as_in_transformers(kind: str, capped: bool) -> None:
+    own = Qwen3VLVideoProcessor(patch_size=4, min_pixels=3000, max_pixels=9000)
+    said = {"cap_pixels_per_frame": capped, "max_video_tokens": 30}
+    prepare_as_published(SimpleNamespace(video_processor=own), kind, said)
+    films = [np.zeros((count, 3, height, width), np.uint8) for count, height, width in FILMS]
+    assert [tuple(grid) for grid in own(films)["video_grid_thw"].tolist()] == SIZES[kind, capped]
+
+
+def test_labels_of_frames_tell_their_own_times_in_gemma4(tmp_path: Path) -> None:
+    bench = VisionBench(tiny_vision_model("gemma4", tmp_path / "gemma4"))
+    job = bench.job("a", Video(Inline(video(20, 3)), max_frames=4), "What?")
+    assert job.media is not None
+    # Frames 0, 5, 10 and 15 at three a second. Evenly spread over 6.7 seconds, the last would be at 4.99.
+    labels = re.findall(r"\d\d:\d\d", job.media.placed[0].medium.text)
+    assert labels == ["00:00", "00:01", "00:03", "00:05"]
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ class LibraryProcessor(TextOnly):
         self._lock = threading.Lock()
         self._unprepared = unprepared(settings, processor, config)
         kind = str(config.get("model_type"))
-        prepare_as_published(processor, kind)
+        prepare_as_published(processor, kind, settings["video"])
         self._rate = rate_of(processor, kind, settings["video"])
         self._frame_rate = frame_rate(processor)
         # A processor that takes no video may accept it silently, and drop it.
