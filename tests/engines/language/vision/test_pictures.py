@@ -28,7 +28,7 @@ from pippin.engines.language.vision.preprocessor import (
     splitting,
     unprepared,
 )
-from pippin.engines.language.vision.processing import resized
+from pippin.engines.language.vision.processing import resized, unpreparable
 from pippin.engines.language.vision.tiles import best_canvas, canvases, cut_into_tiles, in_windows
 from pippin.engines.pictures import MOST_PIXELS, decode
 from tests.engines.language.vision.any_family import write
@@ -197,6 +197,16 @@ def test_pictures_are_resized_as_asked() -> None:
     assert larger.size == (200, 80)
     with pytest.raises(ServerError, match="too many pixels"):
         resized(image, Image(source, resize=(MOST_PIXELS, 2)), None, None, WHERE)
+
+
+def test_what_a_processor_says_of_its_failure_is_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        found = unpreparable(WHERE, ValueError("height and width must be > 0"), 2).report
+    assert found.message.endswith(
+        "can't be prepared for this model: its processor fails on it; send one of another size or length."
+    )
+    assert "or a medium before it" in found.message
+    assert "height and width must be > 0" in caplog.text
 
 
 def endings(bench: VisionBench, *jobs: LanguageJob) -> dict[str, Event]:

@@ -21,14 +21,18 @@ from mlx_vlm.models.qwen3_vl.processing_qwen3_vl import Qwen3VLVideoProcessor
 from mlx_vlm.utils import load_processor
 from PIL import Image as Pictures
 
+from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Inline, Message, Video
 from pippin.core.errors import ServerError
 from pippin.engines.base import NobodyWaitsError, wanted_while
+from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision import video as video_module
 from pippin.engines.language.vision.films import prepare_as_published, rate_of
 from pippin.engines.language.vision.frames import as_frames, frame_rate
 from pippin.engines.language.vision.preprocessor import settings_in, unprepared
+from pippin.engines.language.vision.prompt_processing import PromptProcessor
 from pippin.engines.language.vision.video import FrameRate, read_clip, sample
+from tests.engines.language.vision import any_family
 from tests.engines.language.vision.any_family import shrink, write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
@@ -149,6 +153,26 @@ def test_labels_of_frames_tell_their_own_times_in_gemma4(tmp_path: Path) -> None
     # Frames 0, 5, 10 and 15 at three a second. Evenly spread over 6.7 seconds, the last would be at 4.99.
     labels = re.findall(r"\d\d:\d\d", job.media.placed[0].medium.text)
     assert labels == ["00:00", "00:01", "00:03", "00:05"]
+
+
+def test_frames_tell_their_times_in_minimax_m3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(any_family, "write_weights", lambda *_: None)
+    folder = write("minimax_m3_vl", FAMILIES["minimax_m3_vl"], tmp_path / "minimax_m3_vl")
+    tokenizer = Tokenizer.load(folder)
+    made = PromptProcessor(folder, ModelOptions(), tokenizer).prompt(
+        "]<]video[>[", [("x", Video(Inline(video(9, 2))))]
+    )
+    # Two frames share a time: that of the first.
+    assert re.findall(r"[\d.]+ seconds", tokenizer.decode(made.ids[0].tolist())) == [
+        "0.0 seconds",
+        "2.5 seconds",
+    ]
+
+
+def test_films_of_qwen3_omni_have_limits_of_their_own() -> None:
+    own = Qwen3VLVideoProcessor(patch_size=16, min_pixels=1024, max_pixels=4096)
+    prepare_as_published(SimpleNamespace(video_processor=own), "qwen3_omni_moe", {})
+    assert own([np.zeros((2, 3, 48, 64), np.uint8)])["video_grid_thw"].tolist() == [[1, 20, 28]]
 
 
 @pytest.mark.parametrize(

@@ -71,11 +71,15 @@ def prepare_as_published(processor: Any, kind: str, said: Mapping[str, Any]) -> 
                 become(processor, type("Timed", (Timed, type(processor)), {}))
         case "Gemma4VideoProcessor" | "Gemma4UnifiedVideoProcessor":
             become(own, type(type(own).__name__, (FilmsWithTimes, type(own)), {}))
-            become(processor, type("WithTimes", (WithTimes, type(processor)), {}))
+            become(processor, type("WithTimes", (WithTimes, type(processor)), {"taken": "fps"}))
+        case "MiniMaxM3VLVideoProcessor":
+            become(processor, type("WithTimes", (WithTimes, type(processor)), {"taken": "video_metadata"}))
 
 
 def _resize_alike(own: Any, kind: str, said: Mapping[str, Any]) -> None:
     prepare, least, most = own._process_one, own.min_pixels, own.max_pixels
+    if kind == "qwen3_omni_moe":  # whatever its files say
+        least, most = 128 * 32**2, 768 * 32**2
     per_frame, capped = kind in BY_FRAME, bool(said.get("cap_pixels_per_frame"))
     tokens = said.get("max_video_tokens") or (128000 if per_frame else 768)
     factor, step = own.patch_size * own.merge_size, own.temporal_patch_size
@@ -108,7 +112,7 @@ def _size_of_film(
     if (grown := max(factor / height, factor / width)) > 1:
         height, width = int(height * grown), int(width * grown)
     if max(height, width) > 200 * min(height, width):
-        raise ValueError("one side is more than 200 times as long as the other")
+        raise ValueError("absolute aspect ratio must be smaller than 200")
     tall, wide = (round(side / factor) * factor for side in (height, width))
     pixels, whole = count * height * width, max(round(count / step), 1) * step * tall * wide
     if whole > most:
@@ -121,16 +125,25 @@ def _size_of_film(
 
 
 class WithTimes:
-    """What a processor lacks that takes the frames of a film for evenly spread: the times of its frames."""
+    """What a processor does not say that it takes, and by which it knows the times of a film's frames."""
+
+    taken: str
+    """The name under which it takes what tells them."""
 
     def __call__(
-        self, images: Any = None, text: Any = None, videos: Any = None, video_metadata: Any = None, **given: Any
+        self,
+        images: Any = None,
+        text: Any = None,
+        videos: Any = None,
+        video_metadata: Any = None,
+        **given: Any,
     ) -> Any:
-        return super().__call__(images=images, text=text, videos=videos, **given, fps=video_metadata)  # type: ignore[misc]
+        told = {} if videos is None else {self.taken: video_metadata}
+        return super().__call__(images=images, text=text, videos=videos, **given, **told)  # type: ignore[misc]
 
 
 class FilmsWithTimes:
-    """What prepares films for a processor that knows the times of their frames, which it is given in place of rates."""
+    """What takes the frames of films for evenly spread: here it is given their times in place of rates."""
 
     def __call__(self, videos: Any, fps: Any = None) -> Any:
         made = super().__call__(videos)  # type: ignore[misc]
