@@ -233,7 +233,11 @@ class PromptProcessor(LibraryProcessor):
         try:
             return self._run(text, given)
         except FAILURES as error:
-            raise unpreparable(media[-1][0] if media else "messages", error, len(media)) from error
+            where = media[-1][0] if media else "messages"
+            if not self.takes_several and sum(isinstance(part, Image) for _, part in media) > 1:
+                another = "is another picture, and this model takes one in a request: leave it out."
+                raise refused(where, another, "unsupported") from error
+            raise unpreparable(where, error, len(media)) from error
 
     def joined(
         self, renderer: SampleRenderer, find: Callable[[Sequence[WholePrompt]], JointTokens | None]
