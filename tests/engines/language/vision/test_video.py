@@ -274,6 +274,7 @@ WATCHING = (
 WITHOUT_BATCHES = ("minimax_m3_vl", "qwen3_omni_moe")
 ALIKE = (
     "gemma4_unified",
+    "qwen3_omni_moe",
     "qwen4_exp",
 )  # tiny random models that may say the same of both films in mlx-vlm, too
 QUICK = ("qwen2_vl", "qwen3_vl", "mage_vl")
@@ -298,9 +299,14 @@ def test_a_video_is_answered_as_mlx_vlm_does(
     assert bench.preparer.info.capabilities.video
     films = (video(24), video(60, size=(48, 64)))
     processor = load_processor(bench.folder, eos_token_ids=256, trust_remote_code=False)
-    rate = rate_of(processor, family.removesuffix("-scaled"), {})
+    # The frames of Qwen3-Omni are large, whatever the folder says.
+    most = 2 if family == "qwen3_omni_moe" else None
+    rate = rate_of(processor, family.removesuffix("-scaled"), {}).asked(None, most)
     expected = [bench.judged_video("What happens?", read_clip(film, rate, "x")) for film in films]
-    jobs = [bench.job(str(number), Video(Inline(film)), "What happens?") for number, film in enumerate(films)]
+    jobs = [
+        bench.job(str(number), Video(Inline(film), max_frames=most), "What happens?")
+        for number, film in enumerate(films)
+    ]
     assert [bench.alone(job) for job in jobs] == expected
     assert expected[0] != expected[1] or family in ALIKE
     # In company, or one after the other with a text between them, and once more from caches if there are any.

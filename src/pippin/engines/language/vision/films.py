@@ -1,5 +1,6 @@
 """How the families that take films choose, limit and time their frames, as transformers does."""
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -58,10 +59,10 @@ def by_seconds(told: Any, fps: float, max_frames: int) -> list[int]:
 def prepare_as_published(processor: Any, kind: str, said: Mapping[str, Any]) -> None:
     """Have the films of a processor, of these settings, be as large as in transformers, and told of the same times.
 
-    Text after a film of Qwen2-VL and Qwen2.5-VL goes on after the largest position, and the start and end that a
-    template writes around a film of Qwen3-VL are those of its frames: so in the publisher's code, its papers and
-    transformers 4.57. Version 5.23 lets such text have positions of the film, where the answer has none, and writes a
-    second start and end.
+    Two things are as transformers 4.57 has them, which the publisher wrote: text after a film of Qwen2-VL and
+    Qwen2.5-VL goes on after the largest position, as in its paper too, and the start and end that a template writes
+    around a film of Qwen3-VL are those of its frames. Version 5.23 gives such text positions of the film, and the
+    answer none of these; and it writes a second start and end.
     """
     own: Any = getattr(processor, "video_processor", None)
     match type(own).__name__:
@@ -71,9 +72,9 @@ def prepare_as_published(processor: Any, kind: str, said: Mapping[str, Any]) -> 
                 become(processor, type("Timed", (Timed, type(processor)), {}))
         case "Gemma4VideoProcessor" | "Gemma4UnifiedVideoProcessor":
             become(own, type(type(own).__name__, (FilmsWithTimes, type(own)), {}))
-            become(processor, type("WithTimes", (WithTimes, type(processor)), {"taken": "fps"}))
+            _tell_times(processor, "fps")
         case "MiniMaxM3VLVideoProcessor":
-            become(processor, type("WithTimes", (WithTimes, type(processor)), {"taken": "video_metadata"}))
+            _tell_times(processor, "video_metadata")
 
 
 def _resize_alike(own: Any, kind: str, said: Mapping[str, Any]) -> None:
@@ -124,22 +125,19 @@ def _size_of_film(
     return tall, wide
 
 
-class WithTimes:
-    """What a processor does not say that it takes, and by which it knows the times of a film's frames."""
+def _tell_times(processor: Any, taken: str) -> None:
+    """Have a processor say that it takes what tells the times of a film's frames, and get it as `taken`."""
+    kind: Any = type(processor)
 
-    taken: str
-    """The name under which it takes what tells them."""
+    def told(self: Any, *given: Any, video_metadata: Any = None, **named: Any) -> Any:
+        if named.get("videos") is not None:
+            named[taken] = video_metadata
+        return kind.__call__(self, *given, **named)
 
-    def __call__(
-        self,
-        images: Any = None,
-        text: Any = None,
-        videos: Any = None,
-        video_metadata: Any = None,
-        **given: Any,
-    ) -> Any:
-        told = {} if videos is None else {self.taken: video_metadata}
-        return super().__call__(images=images, text=text, videos=videos, **given, **told)  # type: ignore[misc]
+    *known, rest = inspect.signature(kind.__call__).parameters.values()
+    own = inspect.Parameter("video_metadata", inspect.Parameter.KEYWORD_ONLY, default=None)
+    told.__signature__ = inspect.Signature([*known, own, rest])  # type: ignore[attr-defined]
+    become(processor, type(kind.__name__, (kind,), {"__call__": told}))
 
 
 class FilmsWithTimes:
