@@ -9,6 +9,7 @@ from pippin.engines.refusals import refused
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from PIL.ImageFile import ImageFile
 
 MOST_PIXELS = 64_000_000
 """The most pixels of one picture, checked before any of them is decoded."""
@@ -16,15 +17,18 @@ MOST_PIXELS = 64_000_000
 MOST_SIDE = 65_500
 """The most pixels of one side; JPEG can hold no more than 65,535."""
 
+END_OF_JPEG = b"\xff\xd9"
+
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 PictureFormat = Literal["png", "jpeg", "webp"]
 
 
 def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS, keep_alpha: bool = False) -> "Image":
-    """Decode the first frame of a picture, turned upright, as RGB: transparency shows white, as viewers show it.
+    """Decode the first frame of a picture, turned upright, as RGB: transparency shows white, and a damaged file what it
+    has, as viewers show them.
 
     With `keep_alpha`, a picture that has transparency is RGBA. Raises `ServerError` naming `param` for bytes that are
-    no picture, for a damaged one and for one too large.
+    no picture, for a file of which nothing can be shown and for one too large.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -34,8 +38,7 @@ def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS, keep_alph
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=FORMATS) as found:
                 check_size(*found.size, param, most_pixels=most_pixels)
-                found.load()
-                upright = ImageOps.exif_transpose(_in_bytes(found))
+                upright = ImageOps.exif_transpose(_in_bytes(_loaded(found, data)))
                 keep = keep_alpha and upright.has_transparency_data
                 return upright.convert("RGBA") if keep else _on_white(upright)
     except ServerError:
@@ -47,10 +50,25 @@ def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS, keep_alph
     except Image.DecompressionBombError as error:
         raise _too_large(param, most_pixels) from error
     except Exception as error:
-        # Pillow's readers have no common error: a damaged file may raise anything.
         raise refused(
             param, "is damaged or cut off, and can't be read as a picture; send the whole file."
         ) from error
+
+
+def _loaded(found: "ImageFile", data: bytes) -> "ImageFile":
+    """A picture with its pixels; of a damaged file those that were decoded. Raises what Pillow raises where all of them
+    are alike, as then nothing can be seen."""
+    try:
+        found.load()
+    # Pillow's readers have no common error: a damaged file may raise anything.
+    except Exception:
+        if found.format == "JPEG" and not data.endswith(END_OF_JPEG):
+            # The decoder gives its last rows, or a coarse picture, when it sees an end.
+            return _loaded(type(found)(io.BytesIO(data + END_OF_JPEG)), data + END_OF_JPEG)
+        found.tile = []  # no more is decoded
+        if found.getcolors(1) is not None:
+            raise
+    return found
 
 
 def _in_bytes(picture: "Image") -> "Image":

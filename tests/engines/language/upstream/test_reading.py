@@ -174,7 +174,10 @@ def test_fp8_numbers_are_read_as_numbers(tmp_path: Path) -> None:
             {"perceiver_config": {"model_type": "idefics2_perceiver", "hidden_act": "relu"}},
             "hidden_act 'relu'",
         ),
-        ("minimax_m3_vl", {"vision_config": {"hidden_act": "relu"}}, "hidden_act 'relu' of vision_config"),
+        *(
+            (family, {"vision_config": {"hidden_act": "relu"}}, "hidden_act 'relu' of vision_config")
+            for family in ("minimax_m3_vl", "muse_glimmer", "step3p7")
+        ),
         (
             "granite4_vision",
             {"deepstack_layer_map": [[0, 1]], "spatial_target_layers": [0, 1]},

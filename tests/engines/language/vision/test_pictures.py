@@ -28,7 +28,7 @@ from pippin.engines.language.vision.preprocessor import (
     splitting,
     unprepared,
 )
-from pippin.engines.language.vision.processing import resized
+from pippin.engines.language.vision.processing import resized, unpreparable
 from pippin.engines.language.vision.tiles import best_canvas, canvases, cut_into_tiles, in_windows
 from pippin.engines.pictures import MOST_PIXELS, decode
 from tests.engines.language.vision.any_family import write
@@ -150,8 +150,8 @@ def test_of_animations_the_first_frame_is_taken(format: str) -> None:
         (encoded(Pictures.new("RGB", (9, 9)), "TGA"), "no picture of a kind"),
         (encoded(Pictures.new("RGB", (99, 99)), "TIFF")[:200], "damaged or cut off"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no picture of a kind"),
-        (picture(300, 300, 1, "JPEG")[:2000], "damaged or cut off"),
-        (picture(300, 300, 1, "PNG")[:2000], "damaged or cut off"),
+        (picture(300, 300, 1, "JPEG")[:200], "damaged or cut off"),
+        (picture(300, 300, 1, "PNG")[:60], "damaged or cut off"),
         (picture(64, 64, 1, "WEBP")[:-40], "damaged or cut off"),
         (png_of(50, 50), "damaged or cut off"),
         (png_of(0, 0), ""),
@@ -170,6 +170,23 @@ def test_what_is_no_whole_picture_is_refused_by_name(data: bytes, words: str) ->
     assert WHERE in report.message
 
 
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("share", [0.4, 0.999])
+def test_of_a_damaged_picture_is_shown_what_it_has(format: str, share: float) -> None:
+    whole = picture(300, 300, 1, format)
+    expected = np.asarray(decode(whole, param=WHERE)).astype(int)
+    found = np.asarray(decode(whole[: int(len(whole) * share)], param=WHERE)).astype(int)
+    alike = np.abs(found - expected).max(axis=(1, 2)) < 40
+    assert alike.mean() > share - 0.15
+
+
+def test_a_progressive_picture_that_is_cut_off_is_coarse() -> None:
+    spots = Pictures.open(io.BytesIO(picture(300, 300)))
+    whole = encoded(spots, "JPEG", progressive=True)
+    found = decode(whole[: len(whole) // 2], param=WHERE)
+    assert np.abs(np.asarray(found).astype(int) - np.asarray(spots)).mean() < 12
+
+
 def test_pictures_are_resized_as_asked() -> None:
     image = decode(picture(100, 40), param=WHERE)
     source = Inline(b"")
@@ -180,6 +197,16 @@ def test_pictures_are_resized_as_asked() -> None:
     assert larger.size == (200, 80)
     with pytest.raises(ServerError, match="too many pixels"):
         resized(image, Image(source, resize=(MOST_PIXELS, 2)), None, None, WHERE)
+
+
+def test_what_a_processor_says_of_its_failure_is_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        found = unpreparable(WHERE, ValueError("height and width must be > 0"), 2).report
+    assert found.message.endswith(
+        "can't be prepared for this model: its processor fails on it; send one of another size or length."
+    )
+    assert "or a medium before it" in found.message
+    assert "height and width must be > 0" in caplog.text
 
 
 def endings(bench: VisionBench, *jobs: LanguageJob) -> dict[str, Event]:

@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -20,14 +21,18 @@ from mlx_vlm.models.qwen3_vl.processing_qwen3_vl import Qwen3VLVideoProcessor
 from mlx_vlm.utils import load_processor
 from PIL import Image as Pictures
 
+from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Inline, Message, Video
 from pippin.core.errors import ServerError
 from pippin.engines.base import NobodyWaitsError, holding, still_wanted
+from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision import video as video_module
 from pippin.engines.language.vision.films import prepare_as_published, rate_of
 from pippin.engines.language.vision.frames import as_frames, frame_rate
 from pippin.engines.language.vision.preprocessor import settings_in, unprepared
+from pippin.engines.language.vision.prompt_processing import PromptProcessor
 from pippin.engines.language.vision.video import FrameRate, read_clip, sample
+from tests.engines.language.vision import any_family
 from tests.engines.language.vision.any_family import shrink, write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
@@ -122,17 +127,52 @@ def test_positions_of_frames_count_time_in_qwen2_5_vl(tmp_path: Path) -> None:
     assert positions[:, 0, after].tolist() == [positions[:, 0, :after].max() + 1] * 3
 
 
-@pytest.mark.parametrize("count", [1, 3, 10])
-def test_limits_of_pixels_are_those_of_each_frame_in_qwen2_vl(count: int) -> None:
-    frames = np.zeros((count, 3, 64, 96), np.uint8)
-    sizes = {}
-    for kind in ("qwen2_vl", "qwen3_vl"):
-        own = Qwen3VLVideoProcessor(patch_size=4, min_pixels=3000, max_pixels=4000)
-        prepare_as_published(SimpleNamespace(video_processor=own), kind)
-        sizes[kind] = own([frames])["video_grid_thw"].tolist()[0]
-    # As transformers has it for the first; the other shares its limit out over all frames.
-    assert sizes["qwen2_vl"] == [(count + 1) // 2, 12, 18]
-    assert count == 1 or sizes["qwen3_vl"] != sizes["qwen2_vl"]
+FILMS = [(4, 3, 5), (5, 64, 48), (3, 64, 96), (7, 6, 60), (12, 700, 900)]
+SIZES = {
+    ("qwen2_vl", False): [(2, 12, 18), (3, 16, 12), (2, 16, 24), (4, 6, 44), (6, 20, 26)],
+    ("qwen2_vl", True): [(2, 12, 18), (3, 16, 12), (2, 10, 16), (4, 6, 44), (6, 12, 14)],
+    ("qwen3_vl", False): [(2, 6, 10), (3, 12, 8), (2, 10, 16), (4, 2, 20), (6, 6, 6)],
+    ("qwen3_vl", True): [(2, 6, 10), (3, 16, 12), (2, 10, 16), (4, 2, 20), (6, 12, 14)],
+}
+"""What transformers makes of films of so many frames of such a height and width: patches in time, height and width."""
+
+
+@pytest.mark.parametrize(("kind", "capped"), SIZES)
+def test_films_are_as_large_as_in_transformers(kind: str, capped: bool) -> None:
+    own = Qwen3VLVideoProcessor(patch_size=4, min_pixels=3000, max_pixels=9000)
+    said = {"cap_pixels_per_frame": capped, "max_video_tokens": 30}
+    prepare_as_published(SimpleNamespace(video_processor=own), kind, said)
+    films = [np.zeros((count, 3, height, width), np.uint8) for count, height, width in FILMS]
+    assert [tuple(grid) for grid in own(films)["video_grid_thw"].tolist()] == SIZES[kind, capped]
+
+
+def test_labels_of_frames_tell_their_own_times_in_gemma4(tmp_path: Path) -> None:
+    bench = VisionBench(tiny_vision_model("gemma4", tmp_path / "gemma4"))
+    job = bench.job("a", Video(Inline(video(20, 3)), max_frames=4), "What?")
+    assert job.media is not None
+    # Frames 0, 5, 10 and 15 at three a second. Evenly spread over 6.7 seconds, the last would be at 4.99.
+    labels = re.findall(r"\d\d:\d\d", job.media.placed[0].medium.text)
+    assert labels == ["00:00", "00:01", "00:03", "00:05"]
+
+
+def test_frames_tell_their_times_in_minimax_m3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(any_family, "write_weights", lambda *_: None)
+    folder = write("minimax_m3_vl", FAMILIES["minimax_m3_vl"], tmp_path / "minimax_m3_vl")
+    tokenizer = Tokenizer.load(folder)
+    made = PromptProcessor(folder, ModelOptions(), tokenizer).prompt(
+        "]<]video[>[", [("x", Video(Inline(video(9, 2))))]
+    )
+    # Two frames share a time: that of the first.
+    assert re.findall(r"[\d.]+ seconds", tokenizer.decode(made.ids[0].tolist())) == [
+        "0.0 seconds",
+        "2.5 seconds",
+    ]
+
+
+def test_films_of_qwen3_omni_have_limits_of_their_own() -> None:
+    own = Qwen3VLVideoProcessor(patch_size=16, min_pixels=1024, max_pixels=4096)
+    prepare_as_published(SimpleNamespace(video_processor=own), "qwen3_omni_moe", {})
+    assert own([np.zeros((2, 3, 48, 64), np.uint8)])["video_grid_thw"].tolist() == [[1, 20, 28]]
 
 
 @pytest.mark.parametrize(
@@ -234,6 +274,7 @@ WATCHING = (
 WITHOUT_BATCHES = ("minimax_m3_vl", "qwen3_omni_moe")
 ALIKE = (
     "gemma4_unified",
+    "qwen3_omni_moe",
     "qwen4_exp",
 )  # tiny random models that may say the same of both films in mlx-vlm, too
 QUICK = ("qwen2_vl", "qwen3_vl", "mage_vl")
@@ -258,9 +299,14 @@ def test_a_video_is_answered_as_mlx_vlm_does(
     assert bench.preparer.info.capabilities.video
     films = (video(24), video(60, size=(48, 64)))
     processor = load_processor(bench.folder, eos_token_ids=256, trust_remote_code=False)
-    rate = rate_of(processor, family.removesuffix("-scaled"), {})
+    # The frames of Qwen3-Omni are large, whatever the folder says.
+    most = 2 if family == "qwen3_omni_moe" else None
+    rate = rate_of(processor, family.removesuffix("-scaled"), {}).asked(None, most)
     expected = [bench.judged_video("What happens?", read_clip(film, rate, "x")) for film in films]
-    jobs = [bench.job(str(number), Video(Inline(film)), "What happens?") for number, film in enumerate(films)]
+    jobs = [
+        bench.job(str(number), Video(Inline(film), max_frames=most), "What happens?")
+        for number, film in enumerate(films)
+    ]
     assert [bench.alone(job) for job in jobs] == expected
     assert expected[0] != expected[1] or family in ALIKE
     # In company, or one after the other with a text between them, and once more from caches if there are any.

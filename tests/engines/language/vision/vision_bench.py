@@ -31,6 +31,7 @@ from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.vision.checkpoint import read_config
 from pippin.engines.language.vision.films import prepare_as_published
 from pippin.engines.language.vision.model import VisionModel
+from pippin.engines.language.vision.preprocessor import settings_in
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip
 from pippin.engines.sound import Samples
@@ -213,7 +214,8 @@ class VisionBench:
         from mlx_vlm.utils import VideoMetadata, load_processor
 
         processor = load_processor(self.folder, eos_token_ids=256, trust_remote_code=False)
-        prepare_as_published(processor, str(read_config(self.folder).get("model_type")))
+        kind = str(read_config(self.folder).get("model_type"))
+        prepare_as_published(processor, kind, settings_in(self.folder)["video"])
         prompt = tokenizer_of(processor).apply_chat_template(
             [{"role": "user", "content": [{"type": "video"}, {"type": "text", "text": text}]}],
             tokenize=False,

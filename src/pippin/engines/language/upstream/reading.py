@@ -78,9 +78,12 @@ FORMS = {
 
 
 CODED = {
-    **dict.fromkeys(("glm4v", "glm4v_moe", "glm_ocr", "mistral3", "pixtral", "qwen2_5_vl"), ("silu",)),
-    "hunyuan_vl": ("gelu",),
+    **dict.fromkeys(
+        ("glm4v", "glm4v_moe", "glm_ocr", "mimo_v2", "mistral3", "pixtral", "qwen2_5_vl"), ("silu",)
+    ),
+    **dict.fromkeys(("hunyuan_vl", "muse_glimmer", "muse_spark"), ("gelu",)),
     "minimax_m3_vl": ("gelu", "quick_gelu", "silu"),
+    "step3p7": ("gelu", "quick_gelu"),
 }
 """The activations of encoders that are no module of their family's class."""
 

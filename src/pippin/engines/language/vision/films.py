@@ -1,5 +1,6 @@
 """How the families that take films choose, limit and time their frames, as transformers does."""
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -55,23 +56,98 @@ def by_seconds(told: Any, fps: float, max_frames: int) -> list[int]:
     return [tenths[place] for place in np.linspace(0, len(tenths) - 1, max_frames, dtype=int)]
 
 
-def prepare_as_published(processor: Any, kind: str) -> None:
-    """Have films of Qwen2-VL and the like keep the limits of pixels in each frame, as in transformers; mlx-vlm's class
-    is Qwen3-VL's, which has them for all frames together. And tell Qwen2.5-VL how many seconds its frames last."""
+def prepare_as_published(processor: Any, kind: str, said: Mapping[str, Any]) -> None:
+    """Have the films of a processor, of these settings, be as large as in transformers, and told of the same times.
+
+    Two things are as transformers 4.57 has them, which the publisher wrote: text after a film of Qwen2-VL and
+    Qwen2.5-VL goes on after the largest position, as in its paper too, and the start and end that a template writes
+    around a film of Qwen3-VL are those of its frames. Version 5.23 gives such text positions of the film, and the
+    answer none of these; and it writes a second start and end.
+    """
     own: Any = getattr(processor, "video_processor", None)
-    if kind not in BY_FRAME or type(own).__name__ != "Qwen3VLVideoProcessor":
-        return
-    prepare, limits = own._process_one, (own.min_pixels, own.max_pixels)
+    match type(own).__name__:
+        case "Qwen3VLVideoProcessor":
+            _resize_alike(own, kind, said)
+            if kind == "qwen2_5_vl":
+                become(processor, type("Timed", (Timed, type(processor)), {}))
+        case "Gemma4VideoProcessor" | "Gemma4UnifiedVideoProcessor":
+            become(own, type(type(own).__name__, (FilmsWithTimes, type(own)), {}))
+            _tell_times(processor, "fps")
+        case "MiniMaxM3VLVideoProcessor":
+            _tell_times(processor, "video_metadata")
+
+
+def _resize_alike(own: Any, kind: str, said: Mapping[str, Any]) -> None:
+    prepare, least, most = own._process_one, own.min_pixels, own.max_pixels
+    if kind == "qwen3_omni_moe":  # whatever its files say
+        least, most = 128 * 32**2, 768 * 32**2
+    per_frame, capped = kind in BY_FRAME, bool(said.get("cap_pixels_per_frame"))
+    tokens = said.get("max_video_tokens") or (128000 if per_frame else 768)
+    factor, step = own.patch_size * own.merge_size, own.temporal_patch_size
 
     def prepared(frames: np.ndarray[Any, Any]) -> Any:
-        rest = -len(frames) % own.temporal_patch_size
-        whole = np.concatenate([frames, np.repeat(frames[-1:], rest, axis=0)])
-        own.min_pixels, own.max_pixels = (len(whole) * limit for limit in limits)
-        return prepare(whole)
+        from mlx_vlm.models.qwen3_vl import processing_qwen3_vl as library
+
+        count, (height, width), upper = len(frames), frames.shape[-2:], most
+        floor = int(least * 1.05)
+        if per_frame:
+            if capped:
+                upper = max(min(most, int(tokens * factor**2 * 0.9) * step // count), floor)
+            size = library._smart_resize_image(height, width, factor, least, upper)
+        else:
+            if capped:
+                upper = max(min(tokens * factor**2, most // count), floor) * count
+            size = _size_of_film(count, height, width, step, factor, least, upper)
+        whole = np.concatenate([frames, np.repeat(frames[-1:], -count % step, axis=0)])
+        # A film that is as large as it shall be keeps its size.
+        own.min_pixels = own.max_pixels = len(whole) * math.prod(size)
+        return prepare(library._resize_video_frames(whole, *size))
 
     own._process_one = prepared
-    if kind == "qwen2_5_vl":
-        become(processor, type("Timed", (Timed, type(processor)), {}))
+
+
+def _size_of_film(
+    count: int, height: int, width: int, step: int, factor: int, least: int, most: int
+) -> tuple[int, int]:
+    """The height and width of the frames of Qwen3-VL, whose limits are those of all frames together."""
+    if (grown := max(factor / height, factor / width)) > 1:
+        height, width = int(height * grown), int(width * grown)
+    if max(height, width) > 200 * min(height, width):
+        raise ValueError("absolute aspect ratio must be smaller than 200")
+    tall, wide = (round(side / factor) * factor for side in (height, width))
+    pixels, whole = count * height * width, max(round(count / step), 1) * step * tall * wide
+    if whole > most:
+        by = math.sqrt(pixels / most)
+        return max(factor, int(height / by / factor) * factor), max(factor, int(width / by / factor) * factor)
+    if whole < least:
+        by = math.sqrt(least / pixels)
+        return math.ceil(height * by / factor) * factor, math.ceil(width * by / factor) * factor
+    return tall, wide
+
+
+def _tell_times(processor: Any, taken: str) -> None:
+    """Have a processor say that it takes what tells the times of a film's frames, and get it as `taken`."""
+    kind: Any = type(processor)
+
+    def told(self: Any, *given: Any, video_metadata: Any = None, **named: Any) -> Any:
+        if named.get("videos") is not None:
+            named[taken] = video_metadata
+        return kind.__call__(self, *given, **named)
+
+    *known, rest = inspect.signature(kind.__call__).parameters.values()
+    own = inspect.Parameter("video_metadata", inspect.Parameter.KEYWORD_ONLY, default=None)
+    told.__signature__ = inspect.Signature([*known, own, rest])  # type: ignore[attr-defined]
+    become(processor, type(kind.__name__, (kind,), {"__call__": told}))
+
+
+class FilmsWithTimes:
+    """What takes the frames of films for evenly spread: here it is given their times in place of rates."""
+
+    def __call__(self, videos: Any, fps: Any = None) -> Any:
+        made = super().__call__(videos)  # type: ignore[misc]
+        if fps is not None:
+            made["frame_timestamps"] = [[index / told.fps for index in told.frames_indices] for told in fps]
+        return made
 
 
 class Timed:

@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import logging
 import math
+import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -128,7 +129,7 @@ class LibraryProcessor(TextOnly):
         self._lock = threading.Lock()
         self._unprepared = unprepared(settings, processor, config)
         kind = str(config.get("model_type"))
-        prepare_as_published(processor, kind)
+        prepare_as_published(processor, kind, settings["video"])
         self._rate = rate_of(processor, kind, settings["video"])
         self._frame_rate = frame_rate(processor)
         # A processor that takes no video may accept it silently, and drop it.
@@ -312,7 +313,7 @@ class MediaProcessor(LibraryProcessor):
         try:
             medium = self._run(modality, digest, self.placeholders[modality], arguments)
         except FAILURES as error:
-            raise refused(param, f"can't be prepared for this model: {error}") from error
+            raise unpreparable(param, error) from error
         self._kept.put(digest, medium)
         return medium
 
@@ -359,6 +360,18 @@ class MediaProcessor(LibraryProcessor):
             },
             has_token_types=TOKEN_TYPES in outputs,
         )
+
+
+def unpreparable(param: str, error: Exception, count: int = 1) -> ServerError:
+    """The refusal of the last of `count` media, on which the model's processor fails. What a library says of it is for
+    the log."""
+    log.info("a processor fails: %s: %s", type(error).__name__, error)
+    longest = re.search(r"aspect ratio must be smaller than (\d+)", str(error))
+    why = "its processor fails on it; send one of another size or length."
+    if longest is not None:
+        why = f"one side is more than {longest[1]} times as long as the other; send a part of it."
+    which = "or a medium before it " if count > 1 else ""
+    return refused(param, f"{which}can't be prepared for this model: {why}")
 
 
 def resized(

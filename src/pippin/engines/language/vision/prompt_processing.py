@@ -47,6 +47,7 @@ from pippin.engines.language.vision.processing import (
     plain_arrays,
     sample_clip,
     sample_image,
+    unpreparable,
 )
 from pippin.engines.language.vision.video import Clip
 from pippin.engines.refusals import refused
@@ -111,10 +112,10 @@ class LibraryStyle:
                 num_audios=counts["audio"],
                 **clips,
             )
-        except FAILURES as error:
-            # Some architectures take only one picture in a message: mlx-vlm's error says so.
-            why = f"The media of one message in 'messages' can't be written for this model: {error}"
-            raise ServerError("invalid_request", why, "messages") from error
+        except FAILURES as error:  # as for two pictures of an architecture that takes one
+            log.info("its media can't be written: %s: %s", type(error).__name__, error)
+            together = "one message has media that this model can't take together; send one in each message."
+            raise refused("messages", f"can't be written for this model: {together}") from error
         return message["content"] if isinstance(message, dict) else message
 
 
@@ -233,11 +234,10 @@ class PromptProcessor(LibraryProcessor):
             return self._run(text, given)
         except FAILURES as error:
             where = media[-1][0] if media else "messages"
-            raise ServerError(
-                "invalid_request",
-                f"The media up to '{where}' can't be prepared for this model: {error}",
-                where,
-            ) from error
+            if not self.takes_several and sum(isinstance(part, Image) for _, part in media) > 1:
+                another = "is another picture, and this model takes one in a request: leave it out."
+                raise refused(where, another, "unsupported") from error
+            raise unpreparable(where, error, len(media)) from error
 
     def joined(
         self, renderer: SampleRenderer, find: Callable[[Sequence[WholePrompt]], JointTokens | None]
