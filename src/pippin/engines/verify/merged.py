@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
 from pippin.core.verification import Finding
-from pippin.engines.language.model.lora import file_of, read_pairs
+from pippin.engines.language.model.adapter_files import file_of, read_changes
 from pippin.engines.verify.findings import finding
 from pippin.engines.verify.folder import Folder
 from pippin.engines.verify.weights import EXPONENTS
@@ -28,12 +28,15 @@ def check(folder: Folder) -> Iterator[Finding]:
     if not file_of(folder.path).is_file():
         return
     try:
-        pairs = read_pairs("beside", folder.path)
+        changes = read_changes("beside", folder.path)
     except ServerError as error:
         yield finding("adapter-unread", reason=error.report.message)
         return
     found = []
-    for path, pair in pairs.items():
+    for read in changes:
+        path, pair = read.name, read.change
+        if pair.down is None or pair.up is None or pair.magnitude is not None:
+            continue
         name = next((each for each in folder.tensors if f".{each}".endswith(f".{path}.weight")), "")
         file, stored = folder.tensors.get(name, ("", None))
         sizes = (pair.up.shape[1], pair.down.shape[0])

@@ -14,11 +14,12 @@ import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tuner.utils import linear_to_lora_layers
-from mlx_lm.utils import load_adapters, load_model
+from mlx_lm.utils import dequantize_model, load_adapters, load_model
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.language.model.lora import AdaptedLinear, Adapters, install, is_low_rank
+from pippin.engines.language.model.adapter_files import is_low_rank
+from pippin.engines.language.model.lora import AdaptedLinear, Adapters, Changes, install
 from tests.as_on_a_mac.mac import chosen_mac, tie
 from tests.engines.language.architectures.any_architecture import write
 from tests.engines.language.bench import PLAN, Bench, run_all
@@ -94,7 +95,7 @@ def test_sequences_of_different_adapters_run_in_one_batch(base: Path, adapters: 
 def test_the_adapter_of_all_sequences_is_read_where_it_lies() -> None:
     adapters, written = Adapters(("one", "two")), io.StringIO()
     down, up = mx.random.normal((3, 8, 2)), mx.random.normal((3, 2, 8))
-    layer, x = AdaptedLinear(nn.Linear(8, 8), adapters, down, up), mx.random.normal((2, 1, 8))
+    layer, x = AdaptedLinear(nn.Linear(8, 8), Changes(adapters, down, up)), mx.random.normal((2, 1, 8))
     adapters.choose([2, 2])
     mx.export_to_dot(written, found := layer(x))
     assert "Gather" not in written.getvalue(), "which a GPU compiles, and copies the matrices with"
@@ -201,20 +202,21 @@ def test_patterns_of_peft_are_matched_as_peft_does(
         ({"peft_type": "IA3"}, "IA3"),
         ({"r": 0}, "rank"),
         ({"r": 8}, "rank"),
-        ({"use_dora": True}, "dora"),
+        ({"use_dora": True}, "sets use_dora, and .* has nothing"),
         ({"alora_invocation_tokens": [72, 101]}, "alora_invocation_tokens"),
-        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"modules_to_save": ["lm_head"]}, "sets modules_to_save, and .* has nothing"),
+        ({"modules_to_save": "lm_head"}, "modules_to_save"),
         ({"layer_replication": [[0, 2], [1, 2]]}, "layer_replication"),
-        ({"trainable_token_indices": [1]}, "trainable_token_indices"),
-        ({"target_parameters": ["mlp.experts"]}, "target_parameters"),
-        ({"lora_bias": True}, "lora_bias"),
+        ({"trainable_token_indices": [1]}, "sets trainable_token_indices, and"),
+        ({"target_parameters": ["mlp.experts"]}, "target_parameters.*merge_and_unload"),
+        ({"lora_bias": True}, "sets lora_bias, and .* has nothing"),
         ({"kasa_config": {"beta": 1e-4}}, "kasa_config"),
         ({"use_qalora": True}, "use_qalora"),
         ({"use_of_next_year": True}, "use_of_next_year"),
         ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights"),
     ],
 )
-def test_what_changes_more_than_pairs_of_matrices_is_refused_by_name(
+def test_fields_that_cannot_be_honoured_are_refused_by_name(
     base: Path, adapters: dict[str, str], tmp_path: Path, config: dict[str, Any], reason: str
 ) -> None:
     folder = as_peft(Path(adapters["one"]), tmp_path / "peft", **config)
@@ -225,7 +227,7 @@ def test_what_changes_more_than_pairs_of_matrices_is_refused_by_name(
 @pytest.mark.parametrize(
     ("config", "rename", "reason"),
     [
-        ({"fine_tune_type": "dora"}, None, "dora"),
+        ({"fine_tune_type": "dora"}, None, "no pair"),
         ({"fine_tune_type": "full"}, None, "full"),
         ({}, ("self_attn.q_proj", "self_attn.nowhere"), "no such layer"),
         ({}, ("self_attn.q_proj", "input_layernorm"), "RMSNorm"),
@@ -306,7 +308,7 @@ def test_what_the_library_leaves_out_of_the_only_adapter_is_refused(base: Path, 
         mx.zeros(4)
     )
     mx.save_safetensors(str(folder / "adapters.safetensors"), weights)
-    with pytest.raises(ServerError, match="dora"):
+    with pytest.raises(ServerError, match="no pair"):
         Bench(base, ModelOptions(adapter_path=str(folder)))
 
 
@@ -367,9 +369,7 @@ def test_adapters_count_where_scales_are_bytes(
 @pytest.mark.parametrize(
     ("family", "keys", "kind"),
     [
-        ("llama", list(LAYERS), "dora"),
         ("qwen3_moe", ["mlp.switch_mlp.gate_proj", "self_attn.q_proj"], "lora"),
-        ("llama", ["model.embed_tokens", "self_attn.q_proj"], "lora"),
         # mlx-lm takes packed embeddings for narrow ones there.
         pytest.param("llama", ["model.embed_tokens"], "dora", marks=pytest.mark.float32),
     ],
@@ -383,8 +383,117 @@ def test_what_rows_cannot_choose_is_served_as_the_only_adapter(
     judge(base, folder, answers["a", 0])
     plain, _ = run_all(Bench(base, ModelOptions()), {"a": (PROMPT, 12)})
     assert plain != answers
-    with pytest.raises(ServerError, match=r"only LoRA|plain linear"):
+    with pytest.raises(ServerError, match=r"its shapes|plain linear"):
         Bench(base, ModelOptions(adapters={"mixed": folder}))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", ["lora", "dora"])
+def test_rows_choose_among_adapters_of_mlx_lm_that_change_embeddings_and_norms_of_matrices(
+    tmp_path: Path, kind: str, tied: bool
+) -> None:
+    base = tiny_model("llama", tmp_path / "llama", tie_word_embeddings=tied)
+    keys = [*LAYERS, *(["model.embed_tokens"] if kind == "lora" else ["lm_head"][tied:])]
+    folder = trained(base, tmp_path / "adapter", keys, kind)
+    wanted = load_adapters(load_model(base)[0], str(folder))
+    wanted.eval()
+    plain, model = load_model(base)[0], load_model(base)[0]
+    install(model, None, {"one": str(folder)}).choose([1, 0])
+    found = model(mx.array([PROMPT, PROMPT]))
+    for row, judge_ in enumerate((wanted, plain)):
+        assert mx.allclose(found[row], judge_(mx.array([PROMPT]))[0], atol=1e-4)
+
+
+def peft(folder: Path, weights: dict[str, mx.array], **config: Any) -> str:
+    folder.mkdir()
+    named = {f"base_model.model.{name}": each for name, each in weights.items()}
+    mx.save_safetensors(str(folder / "adapter_model.safetensors"), named)
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, **config}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    return str(folder)
+
+
+TABLE, HEAD, LAYER = "model.embed_tokens", "lm_head", "model.layers.1.self_attn.q_proj"
+FORMS = ("head", "table", "both", "copies", "copy", "base", "tokens", "own tokens", "dora", "biases")
+
+
+def form(name: str, tied: bool, old: dict[str, mx.array]) -> tuple[dict[str, mx.array], Any, dict[str, Any]]:
+    """What a file of PEFT has in one of its forms, its configuration, and the weights of a model with it merged."""
+    table, head, own = (old[f"{each}.weight"] for each in (TABLE, HEAD, LAYER))
+    a, b, c, d = (mx.random.normal((4, 64)), *(mx.random.normal((size, 4)) * 0.2 for size in (320, 64, 64)))
+    rows, new, bias = (mx.random.normal(shape) for shape in ((2, 64), (320, 64), (64,)))
+    on_head = {f"{HEAD}.lora_A.weight": a, f"{HEAD}.lora_B.weight": b}
+    on_table = {f"{TABLE}.lora_embedding_A": b.T, f"{TABLE}.lora_embedding_B": c}
+    on_layer = {f"{LAYER}.lora_A.weight": a, f"{LAYER}.lora_B.weight": d}
+    at, stored = mx.array([5, 9]), f"{TABLE}.token_adapter.trainable_tokens_delta"
+
+    def put(matrix: mx.array) -> mx.array:
+        found = mx.array(matrix)
+        found[at] = rows
+        return found
+
+    match name:
+        case "head":
+            return {**on_head, f"{HEAD}.base_layer.weight": head}, {}, {HEAD: head + 2 * b @ a}
+        case "table":
+            return on_table, {}, {TABLE: table + 2 * (c @ b.T).T}
+        case "both":
+            return {**on_head, **on_table}, {}, {HEAD: head + 2 * b @ a, TABLE: table + 2 * (c @ b.T).T}
+        case "copies":
+            found = {f"{TABLE}.weight": new, f"{HEAD}.weight": new[::-1], **on_layer}
+            config = {"modules_to_save": ["embed_tokens", "lm_head"]}
+            return found, config, {TABLE: new, HEAD: new[::-1], LAYER: own + 2 * d @ a}
+        case "copy":
+            return {f"{TABLE}.weight": new}, {"modules_to_save": ["embed_tokens"]}, {TABLE: new}
+        case "base":
+            found = {f"{HEAD}.base_layer.weight": new, **on_head}
+            return found, {}, {HEAD: new + 2 * b @ a, **({TABLE: new} if tied else {})}
+        case "tokens":
+            config = {"trainable_token_indices": [5, 9]}
+            return {stored: rows}, config, {TABLE: put(table), **({HEAD: put(head)} if tied else {})}
+        case "own tokens":
+            found = {stored: rows, stored.replace(TABLE, HEAD): rows}
+            config = {"trainable_token_indices": {"embed_tokens": [5, 9], "lm_head": [5, 9]}}
+            return found, config, {TABLE: put(table), HEAD: put(head)}
+        case "dora":
+            norm = mx.abs(bias) + 1
+            whole = own + 2 * d @ a
+            whole *= (norm / mx.linalg.norm(whole, axis=1))[:, None]
+            return {**on_layer, f"{LAYER}.lora_magnitude_vector": norm}, {"use_dora": True}, {LAYER: whole}
+        case _:
+            ends = {f"{LAYER}.lora_B.bias": bias, f"{LAYER}.base_layer.bias": bias * 3}
+            whole = {LAYER: own + 2 * d @ a, f"{LAYER}.bias": bias * 5}
+            return {**on_layer, **ends}, {"lora_bias": True, "bias": "lora_only"}, whole
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("bits", [None, 8])
+@pytest.mark.parametrize("tied", [False, True])
+def test_rows_choose_among_all_forms_of_peft(tmp_path: Path, tied: bool, bits: int | None) -> None:
+    base = tiny_model("llama", tmp_path / "llama", tie_word_embeddings=tied)
+    plain, _ = load_model(base, model_config={"tie_word_embeddings": False, "attention_bias": True}, strict=False)
+    model, twin = load_model(base)[0], load_model(base)[0]
+    if bits:
+        nn.quantize(model, 32, bits)
+        nn.quantize(twin, 32, bits)
+    old = dict(tree_flatten(plain.parameters())) | dict(tree_flatten(dequantize_model(twin).parameters()))
+    old |= {name: mx.zeros_like(each) for name, each in old.items() if name.endswith(".bias")}
+    old |= {f"{HEAD}.weight": old[f"{TABLE}.weight"]} if tied else {}
+    mx.random.seed(1)
+    forms = {name: form(name, tied, old) for name in FORMS}
+    folders = {name: peft(tmp_path / name, found, **config) for name, (found, config, _) in forms.items()}
+    adapters, tokens = install(model, None, folders), mx.array([PROMPT])
+    adapters.choose([0, *range(1, len(FORMS) + 1)])
+    mixed = model(mx.broadcast_to(tokens, (len(FORMS) + 1, len(PROMPT))))
+    for index, name in enumerate((None, *FORMS)):
+        merged = {} if name is None else {key: each for key, each in forms[name][2].items()}
+        named = {key if key.endswith(".bias") else f"{key}.weight": each for key, each in merged.items()}
+        plain.load_weights([*{**old, **named}.items()])
+        wanted = plain(tokens)[0]
+        adapters.choose([index])
+        for found in (mixed[index], model(tokens)[0]):
+            gap = (mx.abs(found - wanted).max() / wanted.std()).item()
+            assert gap < 1e-4, (name, gap)
 
 
 def adapters_of(bench: Bench) -> Any:
