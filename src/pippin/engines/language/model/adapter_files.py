@@ -7,6 +7,7 @@ from typing import Any, Final, TypeGuard
 
 import mlx.core as mx
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from pippin.core.errors import ServerError
 from pippin.core.published import object_in, table
@@ -31,7 +32,15 @@ class Change(Struct, frozen=True):
     shift: mx.array | None = None  # [out], which is added
     bias: mx.array | None = None  # b itself [out]
     whole: mx.array | None = None  # W itself; of an embedding its table
-    words: tuple[int, ...] = ()  # the rows of a table that `whole` has, if not all
+    words: tuple[int, ...] | None = None  # the rows of a table that `whole` has, if not all
+
+    @property
+    def given(self) -> dict[str, Any]:
+        return {field: each for field, each in asdict(self).items() if each is not None}
+
+    @property
+    def rank(self) -> int:
+        return 0 if self.down is None else int(self.down.shape[1])
 
 
 class Read(Struct, frozen=True):

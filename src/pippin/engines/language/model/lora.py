@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -25,7 +25,6 @@ from pippin.core.errors import ServerError
 from pippin.core.safetensors import find_header
 from pippin.engines.language.kernels.ways import decoder_in
 from pippin.engines.language.kv_cache.agreement import EMBEDDINGS
-from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.model.adapter_files import (
     ENDS,
     OWN,
@@ -97,13 +96,13 @@ class Changes(nn.Module):  # type: ignore[misc]  # untyped in mlx
         up: mx.array,
         gain: mx.array | None = None,
         shift: mx.array | None = None,
-        wholes: Mapping[int, mx.array] | None = None,
+        wholes: Mapping[str, mx.array] | None = None,
         of_table: bool = False,
     ) -> None:
         super().__init__()
         self.adapters, self.of_table = adapters, of_table
         self.down, self.up, self.gain, self.shift = down, up, gain, shift
-        self.wholes = {str(index): whole for index, whole in (wholes or {}).items()}
+        self.wholes = dict(wholes or {})  # by an adapter's index
 
     def __call__(self, x: mx.array, y: mx.array) -> mx.array:
         """y of the base model, as each sequence's adapter changes it."""
@@ -220,12 +219,11 @@ def _install_low_rank(model: nn.Module, folders: Mapping[str, str], default: int
         found[name] = _placed(name, read_changes(name, place), layers)
         if (kind := getattr(model, "model_type", None)) in FOLDED and (place / PEFT).exists():
             raise refused(name, f"{kind}'s class multiplies its weights with factors that PEFT's lack")
-        for site, change in sorted(found[name].items()):
+        for site in sorted(found[name]):
             layer = _layer(model, layers, site)
             if isinstance(layer, str):
                 only = "only linear layers, embeddings and the head can be adapted"
                 raise refused(name, f"it changes {site.path}, and the model {layer}; {only}")
-            _check_shapes(name, site, layer, change)
             adapted[site] = layer
     names = list(found)
     numbers = {
@@ -257,6 +255,11 @@ FOLDED: Final = ("falcon_h1",)
 """Architectures whose linear layers hold factors of the configuration beside the published numbers. mlx-lm's own
 adapters were trained with them."""
 
+BY_WEIGHT: Final = ("llama4_text", "minicpm", "seed_oss")
+"""Architectures that multiply by the weight of an embedding that is the head, too, instead of calling it."""
+
+WITH_WEIGHTS: Final = (nn.Linear, nn.QuantizedLinear, *EMBEDDINGS)
+
 PREFIXES = (
     ("", ""),
     ("", "inner."),
@@ -272,13 +275,9 @@ model, of its language model alone, and of transformers."""
 
 def _tied(layers: Mapping[str, nn.Module]) -> str | None:
     """The path of the embedding that is the head, too; None if the model has a head of its own, or none is known."""
-    ends = [path.rsplit(".", 1)[-1] for path in layers]
-    found = [
-        path
-        for path, end in zip(layers, ends, strict=True)
-        if end in TABLES and isinstance(layers[path], EMBEDDINGS)
-    ]
-    return found[0] if len(found) == 1 and not HEADS.intersection(ends) else None
+    ends = {path: path.rsplit(".", 1)[-1] for path in layers}
+    found = [path for path, end in ends.items() if end in TABLES and isinstance(layers[path], EMBEDDINGS)]
+    return found[0] if len(found) == 1 and HEADS.isdisjoint(ends.values()) else None
 
 
 def _placed(name: str, found: list[Read], layers: Mapping[str, nn.Module]) -> dict[_Site, Change]:
@@ -289,58 +288,36 @@ def _placed(name: str, found: list[Read], layers: Mapping[str, nn.Module]) -> di
         begins = ((written, ours) for written, ours in PREFIXES if read.name.startswith(written))
         paths = (ours + read.name.removeprefix(written) for written, ours in begins)
         own = _Site(next((path for path in paths if path in layers), read.name))
-        if own.path not in layers and tied is not None and own.path.rsplit(".", 1)[-1] == HEAD:
+        if tied is not None and own.path not in layers and own.path.rsplit(".", 1)[-1] == HEAD:
             own = _Site(tied, head=True)
-        sites = [own, _Site(own.path, not own.head)] if read.shared and own.path == tied else [own]
-        for site in sites:
-            change = _turned(name, read.change, layers.get(site.path), site, own)
-            fields = {
-                field: each
-                for field in change.__struct_fields__
-                if (each := getattr(change, field)) is not None
-            }
+        twins = [own._replace(head=not own.head)] if read.shared and own.path == tied else []
+        for site in (own, *twins):
+            given = _turned(name, read.change, layers.get(site.path), site, own).given
             before = placed.get(site, Change())
-            if twice := [
-                field for field in fields if field != "words" and getattr(before, field) is not None
-            ]:
-                raise refused(name, f"it changes {read.name} twice ({', '.join(twice)})")
-            if len(fields) > 1:  # more than the words
-                placed[site] = replace(before, **fields)
+            if before.given.keys() & given.keys():
+                raise refused(name, f"it changes {read.name} twice")
+            if given:
+                placed[site] = replace(before, **given)
     return placed
 
 
 def _turned(name: str, change: Change, module: nn.Module | None, site: _Site, own: _Site) -> Change:
     """A change that a file has for the site `own`, for this site of the same matrix."""
-    if module is None:
+    if not isinstance(module, WITH_WEIGHTS):
         return change
-    if (
-        change.whole is not None
-        and change.words
-        and isinstance(module, (*EMBEDDINGS, nn.Linear, nn.QuantizedLinear))
-    ):
-        weight = _weight(module)
-        if max(change.words, default=0) >= len(weight) or change.whole.shape[1:] != weight.shape[1:]:
+    swaps, weight = site != own and change.down is not None, module.weight
+    if change.words is not None:
+        weight, new, words = _weight(module), change.whole, mx.array(change.words)
+        if max(change.words, default=0) >= len(weight) or new is None or new.shape[1:] != weight.shape[1:]:
             raise refused(name, f"the tokens that it changes are not all among those of {site.path}")
-        rows = change.whole - weight[mx.array(change.words)]
-        down = mx.arange(weight.shape[0])[:, None] == mx.array(change.words)
-        change = Change(down.astype(rows.dtype), rows)
-        return change if _is_table(module, site) else _swapped(change)
-    if change.whole is not None and isinstance(module, (nn.Embedding, nn.Linear)):
-        if mx.array_equal(change.whole.astype(module.weight.dtype), module.weight):
-            return replace(change, whole=None)
-        return replace(change, whole=change.whole.astype(module.weight.dtype))
-    return change if site == own or change.down is None else _swapped(change)
-
-
-def _swapped(change: Change) -> Change:
-    """The change of a table from that of the head that it is, or the other way around."""
-    assert change.down is not None
-    assert change.up is not None
+        change = Change((mx.arange(len(weight))[:, None] == words).astype(new.dtype), new - weight[words])
+        swaps = site.head or not isinstance(module, EMBEDDINGS)
+    elif change.whole is not None and weight.dtype != mx.uint32:
+        whole = change.whole.astype(weight.dtype)
+        change = replace(change, whole=None if mx.array_equal(whole, weight) else whole)
+    if not swaps or change.down is None or change.up is None:
+        return change
     return replace(change, down=change.up.T, up=change.down.T)
-
-
-def _is_table(module: nn.Module, site: _Site) -> bool:
-    return isinstance(module, EMBEDDINGS) and not site.head
 
 
 def _weight(module: nn.Module) -> mx.array:
@@ -349,49 +326,6 @@ def _weight(module: nn.Module) -> mx.array:
         return module.weight
     form = {"group_size": module.group_size, "bits": module.bits, "mode": module.mode}
     return mx.dequantize(module.weight, module.scales, module.get("biases"), **form)
-
-
-def _layer(model: nn.Module, layers: Mapping[str, nn.Module], site: _Site) -> "_Layer | str":
-    """The layer at a site, or what the model has there instead."""
-    if (decoder := decoder_in(model)) is not None:
-        sizes = decoder.linear_sizes(site.path)
-        missing = "has no such layer that the kernels for CPUs can add to (--cpu-kernels off may do it)"
-        return missing if sizes is None else _Layer(*sizes, mx.float32)
-    match layers.get(site.path):
-        case nn.QuantizedLinear() | nn.QuantizedEmbedding() as base:
-            out, packed = base.weight.shape
-            inside = packed * 32 // base.bits
-            dtype = base.scales.dtype if base.mode == "affine" else mx.float32  # others scale by bytes
-        case nn.Linear() | nn.Embedding() as base:
-            out, inside = base.weight.shape
-            dtype = base.weight.dtype
-        case None:
-            return "has no such layer"
-        case base if isinstance(sizes := getattr(base, "linear_sizes", None), tuple):
-            return _Layer(*sizes, mx.float32)  # a linear layer that is not MLX's
-        case base:
-            return f"has a {type(base).__name__} there"
-    if _is_table(base, site):
-        return _Layer(out, inside, dtype, base, of_table=True)
-    if site.head and not _projects(model, base):
-        return "multiplies by the embedding itself there, not by its layer"
-    return _Layer(inside, out, dtype, base)
-
-
-def _projects(model: nn.Module, embedding: nn.Module) -> bool:
-    """Whether the head of a model is this layer's `as_linear`."""
-    kind, seen = type(embedding), []
-
-    def noted(self: nn.Module, x: mx.array) -> mx.array:
-        seen.append(x.shape)
-        return kind.as_linear(self, x)
-
-    become(embedding, type(kind.__name__, (kind,), {"as_linear": noted}))
-    try:
-        model(mx.array([[0]]), cache=new_prompt_cache(model))
-    finally:
-        become(embedding, kind)
-    return bool(seen)
 
 
 class _Layer(Struct, frozen=True):
@@ -403,70 +337,80 @@ class _Layer(Struct, frozen=True):
     base: nn.Module | None = None  # None where only pairs can be added
     of_table: bool = False
 
-    @property
-    def weight(self) -> mx.array:  # [out, in]
-        found = _weight(self.base)
-        return found.T if self.of_table else found
 
-
-def _check_shapes(name: str, site: _Site, layer: _Layer, change: Change) -> None:
-    whole = (layer.inside, layer.out) if layer.of_table else (layer.out, layer.inside)
-    rank = None if change.down is None else change.down.shape[1]
-    wanted: dict[str, Any] = {"down": (layer.inside, rank), "up": (rank, layer.out), "whole": whole}
-    given = {field: each.shape for field in FIELDS if (each := getattr(change, field)) is not None}
-    if any(shape != wanted.get(field, (layer.out,)) for field, shape in given.items()):
-        shapes = ", ".join(f"{field} {tuple(shape)}" for field, shape in given.items())
-        between = f"the layer goes from {layer.inside} to {layer.out}"
-        raise refused(name, f"its shapes for {site.path} are {shapes}, and {between}")
-    if layer.base is None and given.keys() - {"down", "up"}:
-        raise refused(
-            name, f"it changes the {' and '.join(given)} of {site.path}, where only pairs can be added"
-        )
-
-
-FIELDS: Final = ("down", "up", "magnitude", "shift", "bias", "whole")
+def _layer(model: nn.Module, layers: Mapping[str, nn.Module], site: _Site) -> _Layer | str:
+    """The layer at a site, or what the model has there instead."""
+    if (decoder := decoder_in(model)) is not None:
+        sizes = decoder.linear_sizes(site.path)
+        missing = "has no such layer that the kernels for CPUs can add to (--cpu-kernels off may do it)"
+        return missing if sizes is None else _Layer(*sizes, mx.float32)
+    base = layers.get(site.path)
+    if base is None:
+        return "has no such layer"
+    if isinstance(sizes := getattr(base, "linear_sizes", None), tuple):
+        return _Layer(*sizes, mx.float32)  # a linear layer that is not MLX's
+    if not isinstance(base, WITH_WEIGHTS):
+        return f"has a {type(base).__name__} there"
+    (out, inside), dtype = base.weight.shape, base.weight.dtype
+    if dtype == mx.uint32:
+        inside = inside * 32 // base.bits
+        dtype = base.scales.dtype if base.mode == "affine" else mx.float32  # others scale by bytes
+    if isinstance(base, EMBEDDINGS) and not site.head:
+        return _Layer(out, inside, dtype, base, of_table=True)
+    if site.head and getattr(model, "model_type", None) in BY_WEIGHT:
+        return "multiplies by the weight of the embedding there"
+    return _Layer(inside, out, dtype, base)
 
 
 def _stacked(
     adapters: Adapters, layer: _Layer, site: _Site, found: Mapping[str, dict[_Site, Change]]
 ) -> Changes:
     """What all adapters change of a layer, ranks padded with zeros."""
-    inside, out, dtype, count = layer.inside, layer.out, layer.dtype, len(found) + 1
-    changes = {index: each[site] for index, each in enumerate(found.values(), start=1) if site in each}
-    rank = max(0 if each.down is None else each.down.shape[1] for each in changes.values())
+    inside, out, dtype, base = layer.inside, layer.out, layer.dtype, layer.base
+    rank = max(each[site].rank for each in found.values() if site in each)
+    count = len(found) + 1
     down, up = mx.zeros((count, inside, rank), dtype=dtype), mx.zeros((count, rank, out), dtype=dtype)
-    gain, shift = mx.ones((count, out)), mx.zeros((count, out))
-    own = None if site.head or layer.of_table or layer.base is None else layer.base.get("bias")
-    for index, change in changes.items():
-        pair = None
-        if change.down is not None and change.up is not None:
-            pair = change.down, change.up
+    gain, shift, wholes = mx.ones((count, out)), mx.zeros((count, out)), {}
+    plain = base is None or isinstance(base, EMBEDDINGS) or "bias" not in base
+    own = mx.zeros(out) if plain else base.bias
+    for index, (name, each) in enumerate(found.items(), start=1):
+        if (change := each.get(site)) is None:
+            continue
+        _check_shapes(name, site, layer, change)
+        added = mx.zeros((inside, out)) if change.down is None else change.down @ change.up
         if change.magnitude is not None:
-            weight = (
-                layer.weight if change.whole is None else change.whole.T if layer.of_table else change.whole
+            weight = _weight(base) if change.whole is None else change.whole
+            gain[index] = change.magnitude / mx.linalg.norm(
+                (weight if layer.of_table else weight.T) + added, axis=0
             )
-            weight = weight.astype(mx.float32) + (0 if pair is None else (pair[0] @ pair[1]).T)
-            gain[index] = change.magnitude / mx.linalg.norm(weight, axis=1)
-        if pair is not None:
-            size = pair[0].shape[1]
-            down[index, :, :size] = pair[0].astype(dtype)
-            up[index, :size] = (pair[1] * gain[index]).astype(dtype)
+        if change.down is not None and change.up is not None:
+            down[index, :, : change.rank] = change.down.astype(dtype)
+            up[index, : change.rank] = (change.up * gain[index]).astype(dtype)
+        if change.whole is not None:
+            wholes[str(index)] = change.whole.astype(dtype)
         # The base layer's result has its bias in it, and that of a whole matrix has none.
-        bias = own if change.bias is None else change.bias
-        if bias is not None:
-            shift[index] = bias
-        if own is not None and change.whole is None:
-            shift[index] -= own * gain[index]
-        if change.shift is not None:
-            shift[index] += change.shift
-    gained = any(each.magnitude is not None for each in changes.values())
-    shifted = (gained and own is not None) or any(
-        each.shift is not None or each.bias is not None or (each.whole is not None and own is not None)
-        for each in changes.values()
-    )
-    wholes = {index: each.whole for index, each in changes.items() if each.whole is not None}
+        shift[index] = own if change.bias is None else change.bias
+        shift[index] -= gain[index] * (own if change.whole is None else 0)
+        shift[index] += 0 if change.shift is None else change.shift
+    gained, shifted = (mx.any(gain != 1).item(), mx.any(shift != 0).item())
     made = Changes(
         adapters, down, up, gain if gained else None, shift if shifted else None, wholes, layer.of_table
     )
     mx.eval(made.parameters())
     return made
+
+
+def _check_shapes(name: str, site: _Site, layer: _Layer, change: Change) -> None:
+    """Raises `ServerError` if the arrays are not those of the layer."""
+    ends = (layer.inside, layer.out)
+    wanted = {"down": (layer.inside, change.rank), "up": (change.rank, layer.out)}
+    wanted |= {"whole": ends if layer.of_table else ends[::-1]} if layer.base is not None else {}
+    wrong = {
+        field: tuple(each.shape)
+        for field, each in change.given.items()
+        if each.shape != wanted.get(field, None if layer.base is None else (layer.out,))
+    }
+    if wrong:
+        shapes = " and ".join(f"{shape} ({field})" for field, shape in wrong.items())
+        between = f"the layer goes from {layer.inside} to {layer.out}"
+        raise refused(name, f"its shapes for {site.path} are {shapes}, and {between}")
