@@ -78,7 +78,8 @@ def _table() -> str:
         ),
         (
             "`adapter_config.json`",
-            f"`r`, `lora_alpha`, `rank_pattern`, `alpha_pattern`, {_listed(("use_rslora", *sorted(STORED)))}; of mlx-lm `lora_parameters`",
+            "`r`, `lora_alpha`, `rank_pattern`, `alpha_pattern`, "
+            f"{_listed(sorted({*STORED, 'use_rslora'}))}; of mlx-lm `lora_parameters`",
             f"refused by name: {_listed(sorted(MORE_THAN_LAYERS))}, other fields `use_...` and `..._config`",
         ),
         (

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import mlx.nn as nn
 import msgspec
 import pytest
 from mlx.utils import tree_flatten
+from mlx_lm import models as models_of_mlx_lm
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import dequantize_model, load_adapters, load_model
@@ -19,7 +21,7 @@ from mlx_lm.utils import dequantize_model, load_adapters, load_model
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.language.model.adapter_files import is_low_rank
-from pippin.engines.language.model.lora import AdaptedLinear, Adapters, Changes, install
+from pippin.engines.language.model.lora import BY_WEIGHT, AdaptedLinear, Adapters, Changes, install
 from tests.as_on_a_mac.mac import chosen_mac, tie
 from tests.engines.language.architectures.any_architecture import write
 from tests.engines.language.bench import PLAN, Bench, run_all
@@ -100,6 +102,14 @@ def test_the_adapter_of_all_sequences_is_read_where_it_lies() -> None:
     mx.export_to_dot(written, found := layer(x))
     assert "Gather" not in written.getvalue(), "which a GPU compiles, and copies the matrices with"
     assert mx.allclose(found, layer.base(x) + x @ down[2] @ up[2], atol=1e-5)
+
+
+def test_a_draft_head_may_call_a_layer_with_other_rows_than_the_models() -> None:
+    adapters = Adapters(("one",))
+    layer = AdaptedLinear(nn.Linear(8, 8), Changes(adapters, mx.ones((2, 8, 2)), mx.ones((2, 2, 8))))
+    adapters.choose([1, 0, 1])
+    x = mx.random.normal((2, 1, 8))
+    assert mx.array_equal(layer(x), layer.base(x))
 
 
 def test_the_servers_own_adapter_is_for_all_who_name_none(base: Path, adapters: dict[str, str]) -> None:
@@ -471,7 +481,9 @@ def form(name: str, tied: bool, old: dict[str, mx.array]) -> tuple[dict[str, mx.
 @pytest.mark.parametrize("tied", [False, True])
 def test_rows_choose_among_all_forms_of_peft(tmp_path: Path, tied: bool, bits: int | None) -> None:
     base = tiny_model("llama", tmp_path / "llama", tie_word_embeddings=tied)
-    plain, _ = load_model(base, model_config={"tie_word_embeddings": False, "attention_bias": True}, strict=False)
+    plain, _ = load_model(
+        base, model_config={"tie_word_embeddings": False, "attention_bias": True}, strict=False
+    )
     model, twin = load_model(base)[0], load_model(base)[0]
     if bits:
         nn.quantize(model, 32, bits)
@@ -486,7 +498,7 @@ def test_rows_choose_among_all_forms_of_peft(tmp_path: Path, tied: bool, bits: i
     adapters.choose([0, *range(1, len(FORMS) + 1)])
     mixed = model(mx.broadcast_to(tokens, (len(FORMS) + 1, len(PROMPT))))
     for index, name in enumerate((None, *FORMS)):
-        merged = {} if name is None else {key: each for key, each in forms[name][2].items()}
+        merged = {} if name is None else forms[name][2]
         named = {key if key.endswith(".bias") else f"{key}.weight": each for key, each in merged.items()}
         plain.load_weights([*{**old, **named}.items()])
         wanted = plain(tokens)[0]
@@ -494,6 +506,101 @@ def test_rows_choose_among_all_forms_of_peft(tmp_path: Path, tied: bool, bits: i
         for found in (mixed[index], model(tokens)[0]):
             gap = (mx.abs(found - wanted).max() / wanted.std()).item()
             assert gap < 1e-4, (name, gap)
+
+
+def test_adapters_of_a_tied_head_run_in_batches_with_cached_prompts(tmp_path: Path) -> None:
+    base = tiny_model("llama", tmp_path / "llama", tie_word_embeddings=True)
+    _, config = load_model(base, model_config={"tie_word_embeddings": False}, strict=False)
+    old = dict(tree_flatten(load_model(base)[0].parameters()))
+    old[f"{HEAD}.weight"] = old[f"{TABLE}.weight"]
+    folders, wanted = {}, {}
+    for name in ("head", "copies", "tokens"):
+        found, settings, merged = form(name, True, old)
+        folders[name] = peft(tmp_path / name, found, **settings)
+        wanted[name] = tmp_path / f"merged {name}"
+        shutil.copytree(base, wanted[name])
+        weights = {**old, **{f"{key}.weight": each for key, each in merged.items()}}
+        mx.save_safetensors(str(wanted[name] / "model.safetensors"), weights, {"format": "mlx"})
+        (wanted[name] / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    plan = msgspec.structs.replace(PLAN, kernels=True)
+    bench = Bench(base, ModelOptions(adapters=folders, cache_block_tokens=8, num_draft_tokens=3), plan)
+    for _ in range(2):
+        answers: dict[str, list[int]] = {}
+        accept = bench.engine.lifecycle.accept
+
+        def noting(running: Any, sampled: Any, found: Any = answers, own: Any = accept) -> None:
+            found.setdefault(running.sequence.request.job.id, []).append(sampled.token)
+            own(running, sampled)
+
+        bench.engine.lifecycle.accept = noting  # type: ignore[method-assign]
+        for adapter_name in folders:
+            bench.engine.submit(
+                bench.job(adapter_name, PROMPT, 12, adapter=adapter_name, key=adapter_name.encode())
+            )
+        while bench.engine.busy:
+            bench.engine.step()
+        bench.engine.lifecycle.accept = accept  # type: ignore[method-assign]
+        for adapter_name, folder in wanted.items():
+            judge(folder, None, answers[adapter_name])
+    assert bench.engine.stats().cache.hits
+
+
+def test_models_that_multiply_by_the_weight_of_their_embedding_are_known() -> None:
+    places = Path(models_of_mlx_lm.__file__).parent.glob("*.py")
+    found = {
+        place.stem for place in places if re.search(r"@ self\.\S*embed\S*\.weight\.T", place.read_text())
+    }
+    assert found == set(BY_WEIGHT)
+
+
+def test_a_tied_head_that_is_no_layer_is_refused_by_name(tmp_path: Path) -> None:
+    model, _ = load_model(tiny_model("llama", tmp_path / "llama", tie_word_embeddings=True))
+    model.model_type = BY_WEIGHT[0]
+    head = {f"{HEAD}.lora_A.weight": mx.ones((4, 64)), f"{HEAD}.lora_B.weight": mx.ones((320, 4))}
+    with pytest.raises(ServerError, match="multiplies by the weight of the embedding"):
+        install(model, None, {"one": peft(tmp_path / "one", head)})
+
+
+@pytest.mark.parametrize(
+    ("weights", "config", "reason"),
+    [
+        ({f"{HEAD}.weight": (321, 64)}, {"modules_to_save": ["lm_head"]}, r"\(321, 64\) \(whole\)"),
+        (
+            {f"{TABLE}.token_adapter.trainable_tokens_delta": (1, 64)},
+            {"trainable_token_indices": [320]},
+            "tokens",
+        ),
+        (
+            {f"{TABLE}.token_adapter.trainable_tokens_delta": (1, 64)},
+            {"trainable_token_indices": [1, 2]},
+            "indices",
+        ),
+        ({"model.norm.weight": (64,)}, {"modules_to_save": ["norm"]}, "has a RMSNorm there"),
+        (
+            {f"{LAYER}.weight": (64, 64)},
+            {"modules_to_save": ["q_proj"], "fan_in_fan_out": True},
+            "fan_in_fan_out",
+        ),
+    ],
+)
+def test_what_peft_stores_and_does_not_fit_is_refused_by_name(
+    base: Path, tmp_path: Path, weights: dict[str, tuple[int, ...]], config: dict[str, Any], reason: str
+) -> None:
+    arrays = {name: mx.ones(shape) for name, shape in weights.items()}
+    with pytest.raises(ServerError, match=reason):
+        install(load_model(base)[0], None, {"one": peft(tmp_path / "one", arrays, **config)})
+
+
+def test_a_pair_on_the_steps_of_a_state_space_counts_as_where_it_is_merged(tmp_path: Path) -> None:
+    """transformers passes PEFT's layer by there, but for packed models: only with those can such a pair be trained."""
+    folder, path = write("jamba", tmp_path / "jamba"), "model.layers.0.mamba.dt_proj"
+    model, merged = load_model(folder)[0], load_model(folder)[0]
+    out, inside = dict(merged.named_modules())[path].weight.shape
+    a, b = mx.random.normal((4, inside)), mx.random.normal((out, 4))
+    pair = peft(tmp_path / "one", {f"{path}.lora_A.weight": a, f"{path}.lora_B.weight": b})
+    install(model, pair, {}).choose([1])
+    dict(merged.named_modules())[path].weight += 2 * b @ a
+    assert mx.allclose(model(mx.array([PROMPT])), merged(mx.array([PROMPT])), atol=1e-3)
 
 
 def adapters_of(bench: Bench) -> Any:

@@ -219,6 +219,10 @@ def _replaced(
     if "base" in parts:
         yield Read(path, Change(whole=parts["base"]), shared=True)
     if "whole" in parts:
+        if config.get("fan_in_fan_out") and len({*parts["whole"].shape}) == 1:
+            raise refused(
+                name, f"with fan_in_fan_out, {path} may be stored the other way around: merge it first"
+            )
         # Of what is trained whole, the file has every copy, even of one matrix for two layers.
         copied = bool(config.get("ensure_weight_tying")) or any(
             map(path.endswith, config.get("modules_to_save") or ())

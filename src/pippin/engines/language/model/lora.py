@@ -107,7 +107,8 @@ class Changes(nn.Module):  # type: ignore[misc]  # untyped in mlx
     def __call__(self, x: mx.array, y: mx.array) -> mx.array:
         """y of the base model, as each sequence's adapter changes it."""
         uniform, rows = self.adapters.uniform, self.adapters.rows
-        if uniform == 0:
+        # A draft head that shares the layer has a batch of its own, and what it proposes is checked.
+        if uniform == 0 or (uniform is None and rows.size != len(x)):
             return y
         for index, whole in self.wholes.items():
             if uniform in (None, int(index)):
