@@ -654,6 +654,13 @@ def test_adapters_of_embeddings_and_experts_keep_a_model_off_the_kernels(
     judge(base, folder, answers["a", 0])
 
 
+def test_copies_of_layers_keep_a_model_off_the_kernels(base: Path, tmp_path: Path) -> None:
+    copy = {f"{LAYER}.weight": mx.ones((64, 64))}
+    folder = peft(tmp_path / "one", copy, modules_to_save=["q_proj"])
+    assert not is_low_rank(folder)
+    Bench(base, ModelOptions(adapters={"one": folder}), msgspec.structs.replace(PLAN, kernels=True))
+
+
 def test_an_adapter_that_cannot_be_read_is_left_to_be_refused_where_it_is_read(tmp_path: Path) -> None:
     assert is_low_rank(str(tmp_path))
     (tmp_path / "adapter_config.json").write_text("{")

@@ -57,8 +57,9 @@ def is_low_rank(folder: str) -> bool:
     place = Path(folder).expanduser()
     config = object_in(place / "adapter_config.json")
     header = find_header(file_of(place))
+    pair = re.compile(r"(.*\.)?layers\..*\.(lora_)?[abAB](\.weight)?")
     return _method(config) == "lora" and all(
-        len(array.shape) == 2 and ".layers." in f".{name}"
+        len(array.shape) == 2 and pair.fullmatch(name)
         for name, array in (header.arrays.items() if header is not None else ())
     )
 
