@@ -153,12 +153,13 @@ def _adapt(model: nn.Module, module: nn.Module, site: "_Site", changes: Changes)
         model.update_modules(tree_unflatten([(site.path, AdaptedLinear(module, changes))]))
         return
     kind, method = type(module), "as_linear" if site.head else "__call__"
+    held = f"changes_of_{method}"  # no name of a method: `keep_at_hand` makes attributes of the parts of a module
 
     def changed(self: nn.Module, x: mx.array) -> mx.array:
         found: mx.array = getattr(kind, method)(self, x)
-        return self[method](x, found)  # type: ignore[no-any-return]
+        return self[held](x, found)  # type: ignore[no-any-return]
 
-    module[method] = changes
+    module[held] = changes
     become(module, type(kind.__name__, (kind,), {method: changed}))
 
 
