@@ -34,16 +34,16 @@ def check(folder: Folder) -> Iterator[Finding]:
         return
     found = []
     for read in changes:
-        path, pair = read.name, read.change
-        if pair.down is None or pair.up is None or pair.magnitude is not None:
+        path, pair = read.name, read.change.pair
+        if pair is None or read.change.magnitude is not None:
             continue
         name = next((each for each in folder.tensors if f".{each}".endswith(f".{path}.weight")), "")
         file, stored = folder.tensors.get(name, ("", None))
-        sizes = (pair.up.shape[1], pair.down.shape[0])
+        sizes = (pair[1].shape[1], pair[0].shape[0])
         if stored is not None and stored.dtype in EXPONENTS and stored.shape == sizes:
             arrays = mx.load(str(folder.path / file))
             assert isinstance(arrays, dict)  # of a safetensors file
-            parts = (arrays[name], pair.down, pair.up)
+            parts = (arrays[name], *pair)
             share, apart = strength(*(np.array(each.astype(mx.float32)) for each in parts))
             found += [(share, apart)] if apart < SURE else []
     shares = [share for share, _ in found]

@@ -26,9 +26,9 @@ PEFT = "adapter_model.safetensors"
 class Change(Struct, frozen=True):
     """What an adapter changes of a layer y = W x + b; of an embedding, W^T is the table. What is None stays."""
 
-    down: mx.array | None = None  # [in, rank]; [words, rank] of an embedding
-    up: mx.array | None = None  # [rank, out], with the adapter's scale multiplied into it
-    magnitude: mx.array | None = None  # [out]: the norms that the rows of W + (down up)^T get (DoRA)
+    # [in, rank] and [rank, out], with the adapter's scale multiplied into the second; of an embedding `in` are words.
+    pair: tuple[mx.array, mx.array] | None = None
+    magnitude: mx.array | None = None  # [out]: the norms that the rows of W + (first second)^T get (DoRA)
     shift: mx.array | None = None  # [out], which is added
     bias: mx.array | None = None  # b itself [out]
     whole: mx.array | None = None  # W itself; of an embedding its table
@@ -40,7 +40,7 @@ class Change(Struct, frozen=True):
 
     @property
     def rank(self) -> int:
-        return 0 if self.down is None else int(self.down.shape[1])
+        return 0 if self.pair is None else int(self.pair[0].shape[1])
 
 
 class Read(Struct, frozen=True):
@@ -109,7 +109,7 @@ def _of_mlx(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> 
     for path, parts in _by_layer(name, weights, ends).items():
         if len(parts) != len(ends) or parts["A"].ndim != 2 or parts["B"].ndim != 2:
             raise _no_pair(name, path, parts)
-        change = Change(parts["A"], parts["B"] * scale, magnitude=parts.get("magnitude"))
+        change = Change((parts["A"], parts["B"] * scale), parts.get("magnitude"))
         found.append(Read(path, change, shared=True))
     return found
 
@@ -206,7 +206,7 @@ def _of_peft(name: str, folder: Path, weights: dict[str, mx.array]) -> list[Read
                 raise refused(name, f"{given}, and its matrix has {down.shape[1]}")
             scale = _by_pattern(alphas, path, alpha) / (own**0.5 if root else own)
             shift = parts["shift"] * scale if "shift" in parts else None
-            found.append(Read(path, Change(down, up * scale, parts.get("magnitude"), shift)))
+            found.append(Read(path, Change((down, up * scale), parts.get("magnitude"), shift)))
         found += _replaced(name, config, path, parts, one)
     return found
 

@@ -309,27 +309,30 @@ def _turned(name: str, change: Change, module: nn.Module | None, site: _Site, ow
     """A change that a file has for the site `own`, for this site of the same matrix."""
     if not isinstance(module, WITH_WEIGHTS):
         return change
-    swaps, weight = site != own and change.down is not None, module.weight
+    swaps, weight = site != own, module.weight
     if change.words is not None:
         weight, new, words = _weight(module), change.whole, mx.array(change.words)
         if max(change.words, default=0) >= len(weight) or new is None or new.shape[1:] != weight.shape[1:]:
             raise refused(name, f"the tokens that it changes are not all among those of {site.path}")
-        change = Change((mx.arange(len(weight))[:, None] == words).astype(new.dtype), new - weight[words])
+        chosen = mx.arange(len(weight))[:, None] == words
+        change = Change((chosen.astype(new.dtype), new - weight[words]))
         swaps = site.head or not isinstance(module, EMBEDDINGS)
     elif change.whole is not None and weight.dtype != mx.uint32:
         whole = change.whole.astype(weight.dtype)
         change = replace(change, whole=None if mx.array_equal(whole, weight) else whole)
-    if not swaps or change.down is None or change.up is None:
+    if not swaps or change.pair is None:
         return change
-    return replace(change, down=change.up.T, up=change.down.T)
+    first, second = change.pair
+    return replace(change, pair=(second.T, first.T))
 
 
 def _weight(module: nn.Module) -> mx.array:
     """The matrix of a linear layer [out, in], or of an embedding [words, size]."""
+    weight: mx.array = module.weight
     if not isinstance(module, (nn.QuantizedLinear, nn.QuantizedEmbedding)):
-        return module.weight
+        return weight
     form = {"group_size": module.group_size, "bits": module.bits, "mode": module.mode}
-    return mx.dequantize(module.weight, module.scales, module.get("biases"), **form)
+    return mx.dequantize(weight, module.scales, module.get("biases"), **form)
 
 
 class _Layer(Struct, frozen=True):
@@ -375,21 +378,18 @@ def _stacked(
     count = len(found) + 1
     down, up = mx.zeros((count, inside, rank), dtype=dtype), mx.zeros((count, rank, out), dtype=dtype)
     gain, shift, wholes = mx.ones((count, out)), mx.zeros((count, out)), {}
-    plain = base is None or isinstance(base, EMBEDDINGS) or "bias" not in base
-    own = mx.zeros(out) if plain else base.bias
+    own = mx.zeros(out) if base is None or isinstance(base, EMBEDDINGS) else base.get("bias", mx.zeros(out))
     for index, (name, each) in enumerate(found.items(), start=1):
         if (change := each.get(site)) is None:
             continue
         _check_shapes(name, site, layer, change)
-        added = mx.zeros((inside, out)) if change.down is None else change.down @ change.up
-        if change.magnitude is not None:
+        first, second = change.pair or (mx.zeros((inside, 0)), mx.zeros((0, out)))
+        if change.magnitude is not None and base is not None:
             weight = _weight(base) if change.whole is None else change.whole
-            gain[index] = change.magnitude / mx.linalg.norm(
-                (weight if layer.of_table else weight.T) + added, axis=0
-            )
-        if change.down is not None and change.up is not None:
-            down[index, :, : change.rank] = change.down.astype(dtype)
-            up[index, : change.rank] = (change.up * gain[index]).astype(dtype)
+            weight = (weight if layer.of_table else weight.T) + first @ second
+            gain[index] = change.magnitude / mx.linalg.norm(weight, axis=0)
+        down[index, :, : change.rank] = first.astype(dtype)
+        up[index, : change.rank] = (second * gain[index]).astype(dtype)
         if change.whole is not None:
             wholes[str(index)] = change.whole.astype(dtype)
         # The base layer's result has its bias in it, and that of a whole matrix has none.
@@ -406,15 +406,16 @@ def _stacked(
 
 def _check_shapes(name: str, site: _Site, layer: _Layer, change: Change) -> None:
     """Raises `ServerError` if the arrays are not those of the layer."""
-    ends = (layer.inside, layer.out)
-    wanted = {"down": (layer.inside, change.rank), "up": (change.rank, layer.out)}
-    wanted |= {"whole": ends if layer.of_table else ends[::-1]} if layer.base is not None else {}
-    wrong = {
-        field: tuple(each.shape)
-        for field, each in change.given.items()
-        if each.shape != wanted.get(field, None if layer.base is None else (layer.out,))
-    }
+    ends, given = (layer.inside, layer.out), dict(change.given)
+    first, second = given.pop("pair", (mx.zeros((layer.inside, 0)), mx.zeros((0, layer.out))))
+    wrong = [f"{first.shape} and {second.shape}"]
+    if (first.shape, second.shape) == ((ends[0], change.rank), (change.rank, ends[1])):
+        wanted = {"whole": ends if layer.of_table else ends[::-1]}
+        fits = {field for field, each in given.items() if each.shape == wanted.get(field, ends[1:])}
+        # Where nothing else is known of the layer, pairs alone can be added.
+        fits &= set() if layer.base is None else fits
+        wrong = [f"{each.shape} ({field})" for field, each in given.items() if field not in fits]
     if wrong:
-        shapes = " and ".join(f"{shape} ({field})" for field, shape in wrong.items())
+        shapes = " and ".join(wrong)
         between = f"the layer goes from {layer.inside} to {layer.out}"
         raise refused(name, f"its shapes for {site.path} are {shapes}, and {between}")
