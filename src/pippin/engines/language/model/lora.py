@@ -406,16 +406,17 @@ def _stacked(
 
 def _check_shapes(name: str, site: _Site, layer: _Layer, change: Change) -> None:
     """Raises `ServerError` if the arrays are not those of the layer."""
-    ends, given = (layer.inside, layer.out), dict(change.given)
-    first, second = given.pop("pair", (mx.zeros((layer.inside, 0)), mx.zeros((0, layer.out))))
-    wrong = [f"{first.shape} and {second.shape}"]
-    if (first.shape, second.shape) == ((ends[0], change.rank), (change.rank, ends[1])):
-        wanted = {"whole": ends if layer.of_table else ends[::-1]}
-        fits = {field for field, each in given.items() if each.shape == wanted.get(field, ends[1:])}
+    inside, out, rank = layer.inside, layer.out, change.rank
+    wanted = {
+        "pair": ((inside, rank), (rank, out)),
+        "whole": (inside, out) if layer.of_table else (out, inside),
+    }
+    wrong = []
+    for field, each in change.given.items():
+        shape = tuple(part.shape for part in each) if field == "pair" else each.shape
         # Where nothing else is known of the layer, pairs alone can be added.
-        fits &= set() if layer.base is None else fits
-        wrong = [f"{each.shape} ({field})" for field, each in given.items() if field not in fits]
+        if shape != wanted.get(field, (out,)) or (layer.base is None and field != "pair"):
+            wrong.append(f"{shape} ({field})")
     if wrong:
-        shapes = " and ".join(wrong)
-        between = f"the layer goes from {layer.inside} to {layer.out}"
+        shapes, between = " and ".join(wrong), f"the layer goes from {inside} to {out}"
         raise refused(name, f"its shapes for {site.path} are {shapes}, and {between}")
