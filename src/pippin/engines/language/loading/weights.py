@@ -16,7 +16,7 @@ from pippin.engines.language.library.autoregressive import AutoregressiveModel
 from pippin.engines.language.model.adapter_files import is_low_rank
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prompt.preparer import LanguagePreparer
-from pippin.engines.language.upstream.mends import SERVED
+from pippin.engines.language.upstream.rotary import SERVED
 from pippin.engines.language.vision.joint import find_tokens
 from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly
 from pippin.engines.language.vision.model import VisionModel
