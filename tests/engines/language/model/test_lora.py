@@ -548,11 +548,12 @@ def test_adapters_of_a_tied_head_run_in_batches_with_cached_prompts(tmp_path: Pa
 
 
 def test_models_that_multiply_by_the_weight_of_their_embedding_are_known() -> None:
-    places = Path(models_of_mlx_lm.__file__).parent.glob("*.py")
-    found = {
-        place.stem for place in places if re.search(r"@ self\.\S*embed\S*\.weight\.T", place.read_text())
-    }
-    assert found == set(BY_WEIGHT)
+    folder = Path(models_of_mlx_lm.__file__).parent
+    beside = folder.parent.parent / "mlx_vlm" / "models"
+    places = {place: place.stem for place in folder.glob("*.py")}
+    places |= {place: place.parent.name for place in beside.glob("*/language.py")}
+    by_weight = re.compile(r"(@|matmul\(h,) self\.\S*(embed_tokens|wte)\.weight\.T")
+    assert {name for place, name in places.items() if by_weight.search(place.read_text())} == set(BY_WEIGHT)
 
 
 def test_a_tied_head_that_is_no_layer_is_refused_by_name(tmp_path: Path) -> None:

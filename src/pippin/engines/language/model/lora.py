@@ -257,7 +257,7 @@ FOLDED: Final = ("falcon_h1",)
 """Architectures whose linear layers hold factors of the configuration beside the published numbers. mlx-lm's own
 adapters were trained with them."""
 
-BY_WEIGHT: Final = ("llama4_text", "minicpm", "seed_oss")
+BY_WEIGHT: Final = ("llama4_text", "minicpm", "molmo", "seed_oss")
 """Architectures that multiply by the weight of an embedding that is the head, too, instead of calling it."""
 
 WITH_WEIGHTS: Final = (nn.Linear, nn.QuantizedLinear, *EMBEDDINGS)
@@ -364,7 +364,7 @@ def _layer(model: nn.Module, layers: Mapping[str, nn.Module], site: _Site) -> _L
         dtype = base.scales.dtype if base.mode == "affine" else mx.float32  # others scale by bytes
     if isinstance(base, EMBEDDINGS) and not site.head:
         return _Layer(out, inside, dtype, base, of_table=True)
-    if site.head and getattr(model, "model_type", None) in BY_WEIGHT:
+    if site.head and any(getattr(each, "model_type", None) in BY_WEIGHT for each in model.modules()):
         return "multiplies by the weight of the embedding there"
     return _Layer(inside, out, dtype, base)
 
