@@ -547,6 +547,15 @@ def test_adapters_of_a_tied_head_run_in_batches_with_cached_prompts(tmp_path: Pa
     assert bench.engine.stats().cache.hits
 
 
+def test_the_embedding_that_is_the_head_is_told_from_others(tmp_path: Path) -> None:
+    model, _ = load_model(tiny_model("llama", tmp_path / "llama", tie_word_embeddings=True))
+    model.pictures = nn.Module()
+    model.pictures.embedding = nn.Embedding(4, 8)
+    head = {f"{HEAD}.lora_A.weight": mx.ones((4, 64)), f"{HEAD}.lora_B.weight": mx.ones((320, 4))}
+    install(model, None, {"one": peft(tmp_path / "one", head)})
+    assert "changes_of_as_linear" in model.model.embed_tokens
+
+
 def test_models_that_multiply_by_the_weight_of_their_embedding_are_known() -> None:
     folder = Path(models_of_mlx_lm.__file__).parent
     beside = folder.parent.parent / "mlx_vlm" / "models"

@@ -245,10 +245,8 @@ def _install_low_rank(model: nn.Module, folders: Mapping[str, str], default: int
     return adapters
 
 
-TABLES: Final = frozenset(
-    "embed_tokens wte word_embeddings tok_embeddings embeddings embed_in embedding".split()
-)
-"""How models call their embeddings of words."""
+TABLES: Final = "embed_tokens wte word_embeddings tok_embeddings embeddings embed_in embedding".split()
+"""How models call their embeddings of words, from the name that is never another's on."""
 
 HEADS: Final = frozenset({HEAD, "embed_out"})
 """How they call a head that is a layer of its own."""
@@ -281,6 +279,8 @@ def _tied(layers: Mapping[str, nn.Module]) -> str | None:
     """The path of the embedding that is the head, too; None if the model has a head of its own, or none is known."""
     ends = {path: path.rsplit(".", 1)[-1] for path in layers}
     found = [path for path, end in ends.items() if end in TABLES and isinstance(layers[path], EMBEDDINGS)]
+    first = min((TABLES.index(ends[path]) for path in found), default=0)
+    found = [path for path in found if ends[path] == TABLES[first]]
     return found[0] if len(found) == 1 and HEADS.isdisjoint(ends.values()) else None
 
 
