@@ -147,20 +147,23 @@ def _check_peft(name: str, folder: Path, config: dict[str, Any], stored: set[str
     if config.get("init_lora_weights") not in STARTS:
         fields.append("init_lora_weights")
     if fields:
-        raise refused(
-            name,
-            f"its adapter_config.json sets {', '.join(fields)}, which changes more than single layers; merge it into "
-            f"its base model, if it can be merged, and serve that: {MERGE.format(folder=folder)}",
-        )
+        given = f"its adapter_config.json sets {', '.join(fields)}"
+        raise refused(name, f"{given}, which changes more than single layers{merging(folder)}")
     for field, part in STORED.items():
         if config.get(field) and part not in stored:
             raise refused(name, f"its adapter_config.json sets {field}, and {PEFT} has nothing of it")
 
 
-MERGE: Final = (
-    'python -c "from peft import AutoPeftModelForCausalLM as Model; '
-    "Model.from_pretrained('{folder}').merge_and_unload().save_pretrained('merged')\""
-)
+def merging(folder: Path) -> str:
+    """How an adapter of PEFT becomes part of its base model, as the end of a sentence; empty for others."""
+    if not (folder / PEFT).exists():
+        return ""
+    return (
+        "; merge it, if it can be merged, and serve `merged` with the tokenizer files of its base model: "
+        f'python -c "from peft import AutoPeftModelForCausalLM as Model; '
+        f"Model.from_pretrained('{folder}').merge_and_unload().save_pretrained('merged')\""
+    )
+
 
 PARTS: Final = {
     ".lora_A.weight": "A",

@@ -32,6 +32,7 @@ from pippin.engines.language.model.adapter_files import (
     Change,
     Read,
     file_of,
+    merging,
     read_changes,
     refused,
 )
@@ -225,7 +226,7 @@ def _install_low_rank(model: nn.Module, folders: Mapping[str, str], default: int
             layer = _layer(model, layers, site)
             if isinstance(layer, str):
                 only = "only linear layers, embeddings and the head can be adapted"
-                raise refused(name, f"it changes {site.path}, and the model {layer}; {only}")
+                raise refused(name, f"it changes {site.path}, and the model {layer}; {only}{merging(place)}")
             adapted[site] = layer
     names = list(found)
     numbers = {
