@@ -104,6 +104,7 @@ class Changes(nn.Module):  # type: ignore[misc]  # untyped in mlx
         self.adapters, self.of_table = adapters, of_table
         self.down, self.up, self.gain, self.shift = down, up, gain, shift
         self.wholes = dict(wholes or {})  # by an adapter's index
+        self.only_pairs = not wholes and gain is None and shift is None
 
     def __call__(self, x: mx.array, y: mx.array) -> mx.array:
         """y of the base model, as each sequence's adapter changes it."""
@@ -111,30 +112,32 @@ class Changes(nn.Module):  # type: ignore[misc]  # untyped in mlx
         # A draft head that shares the layer has a batch of its own, and what it proposes is checked.
         if uniform == 0 or (uniform is None and rows.size != len(x)):
             return y
+        if not self.only_pairs:
+            y = self._without_pairs(x, y)
+            if not self.down.shape[-1]:
+                return y
+        if uniform is None:
+            low = self.down[rows[:, None], x] if self.of_table else x @ self.down[rows]
+            return y + (low @ self.up[rows]).astype(y.dtype)
+        # As views: by a number, MLX would copy them in every step.
+        down, up = (each[uniform : uniform + 1].squeeze(0) for each in (self.down, self.up))
+        low = down[x] if self.of_table else x @ down
+        return y + (low @ up).astype(y.dtype)
+
+    def _without_pairs(self, x: mx.array, y: mx.array) -> mx.array:
+        uniform, rows = self.adapters.uniform, self.adapters.rows
         for index, whole in self.wholes.items():
             if uniform in (None, int(index)):
                 own = (whole[x] if self.of_table else x @ whole.T).astype(y.dtype)
                 y = own if uniform is not None else mx.where((rows == int(index))[:, None, None], own, y)
         if self.gain is not None:
             y = y * self._chosen(self.gain).astype(y.dtype)
-        if self.shift is not None:
-            y = y + self._chosen(self.shift).astype(y.dtype)
-        if self.down.shape[-1]:
-            if self.of_table and uniform is None:
-                low = self.down[rows[:, None], x]
-            else:
-                down = self._chosen(self.down)
-                low = down[x] if self.of_table else x @ down
-            y = y + (low @ self._chosen(self.up)).astype(y.dtype)
-        return y
+        return y if self.shift is None else y + self._chosen(self.shift).astype(y.dtype)
 
-    def _chosen(self, stacked: mx.array) -> mx.array:
-        """The part of the adapter of all sequences, or those of each."""
+    def _chosen(self, vectors: mx.array) -> mx.array:
+        """That of the adapter of all sequences [1, out], or those of each [sequences, 1, out]."""
         uniform = self.adapters.uniform
-        if uniform is not None:  # as a view: by a number, MLX would copy it in every step
-            return stacked[uniform : uniform + 1].squeeze(0)
-        found = stacked[self.adapters.rows]
-        return found if found.ndim == 3 else found[:, None]
+        return vectors[self.adapters.rows][:, None] if uniform is None else vectors[uniform : uniform + 1]
 
 
 class AdaptedLinear(nn.Module):  # type: ignore[misc]  # untyped in mlx
