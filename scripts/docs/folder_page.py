@@ -6,7 +6,7 @@ from pippin.catalog.info import WINDOW_KEYS
 from pippin.core.parameters import LEFT_OUT, OF_CHECKPOINTS, OfEveryAnswer
 from pippin.engines.embeddings import ACTIVATIONS, LAID_OVER, MODES
 from pippin.engines.encoding import CLEANED
-from pippin.engines.language.model.lora import MORE_THAN_PAIRS, OF_PAIRS
+from pippin.engines.language.model.adapter_files import MORE_THAN_LAYERS, STORED
 from pippin.engines.language.upstream.fields import COMPUTING
 from pippin.engines.language.upstream.quantised import LEFT_FORMATS, LEFT_TO_LIBRARIES, METHODS
 from pippin.engines.language.vision.preprocessor import PIXELS, SIZES
@@ -79,8 +79,9 @@ def _table() -> str:
         ),
         (
             "`adapter_config.json`",
-            f"`r`, `lora_alpha`, `rank_pattern`, `alpha_pattern`, {_listed(OF_PAIRS)}; of mlx-lm `lora_parameters`",
-            f"refused by name: {_listed(sorted(MORE_THAN_PAIRS))}, other fields `use_...` and `..._config`",
+            "`r`, `lora_alpha`, `rank_pattern`, `alpha_pattern`, "
+            f"{_listed(sorted({*STORED, 'use_rslora'}))}; of mlx-lm `lora_parameters`",
+            f"refused by name: {_listed(sorted(MORE_THAN_LAYERS))}, other fields `use_...` and `..._config`",
         ),
         (
             "`preprocessor_config.json`, `video_preprocessor_config.json`, or `image_processor`, `video_processor`, "

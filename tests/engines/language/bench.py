@@ -24,7 +24,7 @@ from pippin.engines.language.kv_cache.probe import Batching
 from pippin.engines.language.loading import caching
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.engine import build_engine
-from pippin.engines.language.model.lora import is_low_rank
+from pippin.engines.language.model.adapter_files import is_low_rank
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.step.engine import Decoding, LanguageEngine, SpeculativeDecoding
 from pippin.engines.language.step.speculation.pace import Pace
@@ -78,8 +78,8 @@ def tried_once(found: Tried) -> Iterator[None]:
 class Bench:
     def __init__(self, folder: Path, options: ModelOptions, plan: DevicePlan = PLAN) -> None:
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
-        known = options.adapter_path is None or is_low_rank(options.adapter_path)
-        threads = 1 if known else None
+        folders = [*options.adapters.values(), *filter(None, [options.adapter_path])]
+        threads = 1 if all(map(is_low_rank, folders)) else None
         self.model, _ = load_weights(info, plan, lambda *_: None, kernel_threads=threads)
         self.tokenizer = Tokenizer.load(folder)
         self.folder, self.options, self.plan = folder, options, plan

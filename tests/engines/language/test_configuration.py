@@ -11,7 +11,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.language.configuration import OF_WHOLE, spelled_out
-from pippin.engines.language.upstream.fields import refuse_unread
+from pippin.engines.language.upstream.fields import filled, refuse_unread
 from pippin.engines.language.upstream.mends import classes_of
 from pippin.engines.language.upstream.newest import for_mlx_vlm
 from pippin.engines.language.upstream.rotary import fingerprint
@@ -409,3 +409,10 @@ def test_a_scaling_that_lacks_a_setting_or_is_unknown_is_told_as_such(kind: str)
     llama3 = {name: value for name, value in SCALINGS["llama3"].items() if name != "factor"}
     assert "'rope_type'='llama3': {'factor'}" in turns(newer(kind, {"rope_type": "llama3", **llama3}))
     assert "RoPE type ntk" in turns(older(kind, {"rope_type": "ntk", "factor": 2.0}))
+
+
+@pytest.mark.parametrize("given", [{}, {"n_inner": None}])
+def test_what_gpt_bigcode_does_not_say_of_its_inner_size_is_four_times_its_size(
+    given: dict[str, Any],
+) -> None:
+    assert filled({"model_type": "gpt_bigcode", "n_embd": 64, **given})["n_inner"] == 256

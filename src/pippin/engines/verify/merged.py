@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
 from pippin.core.verification import Finding
-from pippin.engines.language.model.lora import file_of, read_pairs
+from pippin.engines.language.model.adapter_files import file_of, read_changes
 from pippin.engines.verify.findings import finding
 from pippin.engines.verify.folder import Folder
 from pippin.engines.verify.weights import EXPONENTS
@@ -28,19 +28,22 @@ def check(folder: Folder) -> Iterator[Finding]:
     if not file_of(folder.path).is_file():
         return
     try:
-        pairs = read_pairs("beside", folder.path)
+        changes = read_changes("beside", folder.path)
     except ServerError as error:
         yield finding("adapter-unread", reason=error.report.message)
         return
     found = []
-    for path, pair in pairs.items():
+    for read in changes:
+        path, pair = read.name, read.change.pair
+        if pair is None or read.change.magnitude is not None:
+            continue
         name = next((each for each in folder.tensors if f".{each}".endswith(f".{path}.weight")), "")
         file, stored = folder.tensors.get(name, ("", None))
-        sizes = (pair.up.shape[1], pair.down.shape[0])
+        sizes = (pair[1].shape[1], pair[0].shape[0])
         if stored is not None and stored.dtype in EXPONENTS and stored.shape == sizes:
             arrays = mx.load(str(folder.path / file))
             assert isinstance(arrays, dict)  # of a safetensors file
-            parts = (arrays[name], pair.down, pair.up)
+            parts = (arrays[name], *pair)
             share, apart = strength(*(np.array(each.astype(mx.float32)) for each in parts))
             found += [(share, apart)] if apart < SURE else []
     shares = [share for share, _ in found]

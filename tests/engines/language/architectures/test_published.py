@@ -28,7 +28,8 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.language.model.weights import Reading, load_weights
-from pippin.engines.language.upstream.mends import SERVED, Arguments
+from pippin.engines.language.upstream.mends import Arguments
+from pippin.engines.language.upstream.rotary import SERVED
 from tests.engines.language.bench import PLAN, Bench, run_all
 
 # The first test of all writes the checkpoints.

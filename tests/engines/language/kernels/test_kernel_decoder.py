@@ -27,7 +27,7 @@ from pippin.engines.language.loading import drafting
 from pippin.engines.language.loading.asked import Asked
 from pippin.engines.language.loading.engine import build_engine
 from pippin.engines.language.model.head import Head
-from pippin.engines.language.model.lora import AdaptedLinear, Adapters
+from pippin.engines.language.model.lora import AdaptedLinear, Adapters, Changes
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from pippin.engines.language.upstream.mends import mend
@@ -434,7 +434,7 @@ def test_adapters_add_to_projections_that_are_fused() -> None:
         kernels.adapt(f"model.{path}", adapters.of, down, up)
         _, number, part, name = path.split(".")
         parent = model.layers[int(number)][part]
-        parent[name] = AdaptedLinear(parent[name], adapters, down, up)
+        parent[name] = AdaptedLinear(parent[name], Changes(adapters, down, up))
     tokens = mx.random.randint(0, 300, (3, 9))
     for rows in ([0, 0, 0], [1, 1, 1], [1, 0, 1]):
         adapters.choose(rows)

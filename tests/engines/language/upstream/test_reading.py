@@ -1,6 +1,7 @@
 """mlx-vlm's models turn queries and keys as a configuration says, in either spelling."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,16 @@ def test_positions_in_three_axes_are_scaled_with_their_factor(family: str, tmp_p
     assert (scaled / plain).tolist() == pytest.approx([1, 0.625, *[0.25] * 6])
     assert [each.attention_scaling for each in found] == [1.0, 1.25]
     assert not found[1].fused_apply
+
+
+def test_positions_in_three_axes_have_the_factor_of_longrope(tmp_path: Path) -> None:
+    folder = tiny_vision_model("qwen3_5", tmp_path / "qwen3_5")
+    table = {"rope_theta": 1e4, "mrope_section": [2, 3, 3], "partial_rotary_factor": 1.0, "factor": 4.0}
+    table |= {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    table |= {"original_max_position_embeddings": 16}
+    model = load_model(changed(folder, rope_parameters=table), lazy=True)
+    module = next(each for _, _, each in rotary_modules(model.language_model))
+    assert module.attention_scaling == pytest.approx((1 + math.log(4) / math.log(16)) ** 0.5)
 
 
 @pytest.mark.parametrize("family", ["jina_vlm", "muse_spark"])

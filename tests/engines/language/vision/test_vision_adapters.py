@@ -68,3 +68,22 @@ def test_requests_choose_among_adapters_of_the_language_model_alone(tmp_path: Pa
     ]
     found, _ = bench.run(*jobs)
     assert found["whole"] == found["alone"] != found["none"]
+
+
+def test_a_copy_of_the_embedding_is_for_the_text_around_pictures(tmp_path: Path) -> None:
+    base, merged = (tiny_vision_model("qwen2_5_vl", tmp_path / name) for name in ("base", "merged"))
+    weights: Any = mx.load(str(merged / "model.safetensors"))
+    name = next(each for each in weights if each.endswith("embed_tokens.weight"))
+    assert any(each.endswith("lm_head.weight") for each in weights)
+    copy = mx.random.normal(weights[name].shape)
+    mx.save_safetensors(str(merged / "model.safetensors"), {**weights, name: copy}, {"format": "mlx"})
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    stored = {"base_model.model.model.language_model.embed_tokens.weight": copy}
+    mx.save_safetensors(str(folder / "adapter_model.safetensors"), stored)
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "modules_to_save": ["embed_tokens"]}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    bench, other = VisionBench(base, adapters={"one": str(folder)}), VisionBench(merged)
+    jobs = [bench.job("none", SHOWN, "What?"), bench.job("one", SHOWN, "What?", adapter="one")]
+    found, _ = bench.run(*jobs)
+    assert found["one"] == other.run(other.job("one", SHOWN, "What?"))[0]["one"] != found["none"]

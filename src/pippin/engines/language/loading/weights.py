@@ -13,10 +13,10 @@ from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.library.autoregressive import AutoregressiveModel
-from pippin.engines.language.model.lora import is_low_rank
+from pippin.engines.language.model.adapter_files import is_low_rank
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prompt.preparer import LanguagePreparer
-from pippin.engines.language.upstream.mends import SERVED
+from pippin.engines.language.upstream.rotary import SERVED
 from pippin.engines.language.vision.joint import find_tokens
 from pippin.engines.language.vision.media import TEXT_ONLY, TextOnly
 from pippin.engines.language.vision.model import VisionModel
@@ -74,9 +74,10 @@ def load_model(
     read, options = partial(load_weights, info, plan, progress), preparer.options
     changed = {SERVED: preparer.context_window}
     reading = Reading(trust_remote_code=options.trust_remote_code, changed=changed)
-    # Adapters that are not LoRA become part of mlx-lm's own layers.
-    on_kernels = options.adapter_path is None or is_low_rank(options.adapter_path)
-    model, _ = read(reading, kernel_threads=kernel_threads if on_kernels else None)
+    folders = [*options.adapters.values(), *filter(None, [options.adapter_path])]
+    if others := [folder for folder in folders if not is_low_rank(folder)]:
+        log.info("the kernels for CPUs are not used: they add pairs to layers alone, unlike %s", others)
+    model, _ = read(reading, kernel_threads=None if others else kernel_threads)
     way = way_of(model, preparer)
     if way is not None:
         return way

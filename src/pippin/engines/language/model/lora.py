@@ -1,37 +1,45 @@
-"""LoRA adapters of one base model, chosen for each sequence of a batch: low-rank additions to linear layers.
+"""LoRA and DoRA adapters of one base model, chosen for each sequence of a batch: what they change of linear layers,
+embeddings and the head.
 
 The matrices of all adapters are stacked, with ranks padded with zeros, and each sequence multiplies with its own.
-Index 0 is the model without an adapter. Files of mlx-lm, mlx-vlm and PEFT are read.
+Index 0 is the model without an adapter.
 
-Other adapters that the libraries can apply (DoRA, adapters of embeddings and experts, full fine-tunes) become part of
-the model, if there is only one adapter.
+Other adapters that the libraries can apply (of experts, full fine-tunes) become part of the model, if there is only
+one adapter.
 """
 
 import logging
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pippin.core.errors import ServerError
-from pippin.core.published import object_in, table
 from pippin.core.safetensors import find_header
 from pippin.engines.language.kernels.ways import decoder_in
+from pippin.engines.language.kv_cache.agreement import EMBEDDINGS
+from pippin.engines.language.model.adapter_files import (
+    ENDS,
+    OWN,
+    PEFT,
+    Change,
+    Read,
+    file_of,
+    merging,
+    read_changes,
+    refused,
+)
+from pippin.engines.language.model.head import HEAD
+from pippin.engines.language.upstream.classes import become
 
 log = logging.getLogger(__name__)
-
-ENDS = ".lora_a", ".lora_b"
-"""How mlx-lm names the two matrices of a layer."""
-
-OWN = "adapter_path"
-"""The name of the adapter for all requests that name none: the option that gives its folder."""
 
 
 class Adapters:
@@ -75,33 +83,95 @@ class Adapters:
         return list(map(int, np.asarray(self.rows)))
 
 
-class AdaptedLinear(nn.Module):  # type: ignore[misc]  # untyped in mlx
-    """A linear layer, and `down` [adapters, in, rank] and `up` [adapters, rank, out]: y = base(x) + x down up."""
+class Changes(nn.Module):  # type: ignore[misc]  # untyped in mlx
+    """What adapters change of a product y = x W, where x may be the rows of a table instead.
 
-    def __init__(self, base: nn.Module, adapters: Adapters, down: mx.array, up: mx.array) -> None:
+    `down` [adapters, in, rank] and `up` [adapters, rank, out], `gain` and `shift` [adapters, out] give
+    y gain + x down up + shift; `wholes` are matrices of an adapter's own in place of W [out, in], or of the table.
+    """
+
+    def __init__(
+        self,
+        adapters: Adapters,
+        down: mx.array,
+        up: mx.array,
+        gain: mx.array | None = None,
+        shift: mx.array | None = None,
+        wholes: Mapping[str, mx.array] | None = None,
+        of_table: bool = False,
+    ) -> None:
         super().__init__()
-        self.base = base
-        self.adapters = adapters
-        self.down = down
-        self.up = up
+        self.adapters, self.of_table = adapters, of_table
+        self.down, self.up, self.gain, self.shift = down, up, gain, shift
+        self.wholes = dict(wholes or {})  # by an adapter's index
+        self.only_pairs = not wholes and gain is None and shift is None
+
+    def __call__(self, x: mx.array, y: mx.array) -> mx.array:
+        """y of the base model, as each sequence's adapter changes it."""
+        uniform, rows = self.adapters.uniform, self.adapters.rows
+        # A draft head that shares the layer has a batch of its own, and what it proposes is checked.
+        if uniform == 0 or (uniform is None and rows.size != len(x)):
+            return y
+        if not self.only_pairs:
+            y = self._without_pairs(x, y)
+            if not self.down.shape[-1]:
+                return y
+        if uniform is None:
+            low = self.down[rows[:, None], x] if self.of_table else x @ self.down[rows]
+            return y + (low @ self.up[rows]).astype(y.dtype)
+        # As views: by a number, MLX would copy them in every step.
+        down, up = (each[uniform : uniform + 1].squeeze(0) for each in (self.down, self.up))
+        low = down[x] if self.of_table else x @ down
+        return y + (low @ up).astype(y.dtype)
+
+    def _without_pairs(self, x: mx.array, y: mx.array) -> mx.array:
+        uniform, rows = self.adapters.uniform, self.adapters.rows
+        for index, whole in self.wholes.items():
+            if uniform in (None, int(index)):
+                own = (whole[x] if self.of_table else x @ whole.T).astype(y.dtype)
+                y = own if uniform is not None else mx.where((rows == int(index))[:, None, None], own, y)
+        if self.gain is not None:
+            y = y * self._chosen(self.gain).astype(y.dtype)
+        return y if self.shift is None else y + self._chosen(self.shift).astype(y.dtype)
+
+    def _chosen(self, vectors: mx.array) -> mx.array:
+        """That of the adapter of all sequences [1, out], or those of each [sequences, 1, out]."""
+        uniform = self.adapters.uniform
+        return vectors[self.adapters.rows][:, None] if uniform is None else vectors[uniform : uniform + 1]
+
+
+class AdaptedLinear(nn.Module):  # type: ignore[misc]  # untyped in mlx
+    """A linear layer that adapters change."""
+
+    def __init__(self, base: nn.Module, changes: Changes) -> None:
+        super().__init__()
+        self.base, self.changes = base, changes
 
     def __call__(self, x: mx.array) -> mx.array:
-        y: mx.array = self.base(x)
-        uniform = self.adapters.uniform
-        if uniform == 0:
-            return y
-        if uniform is None:
-            down, up = self.down[self.adapters.rows], self.up[self.adapters.rows]
-        else:  # as views: by a number, MLX would copy them in every step
-            down, up = (each[uniform : uniform + 1].squeeze(0) for each in (self.down, self.up))
-        return y + ((x @ down) @ up).astype(y.dtype)
+        return self.changes(x, self.base(x))
 
 
-class _Addition(Struct, frozen=True):
-    """The matrices that one adapter adds to one layer, with its scale multiplied into `up`."""
+def _adapt(model: nn.Module, module: nn.Module, site: "_Site", changes: Changes) -> None:
+    """Have adapters change a linear layer, or an embedding where it is a table or the head."""
+    if not isinstance(module, EMBEDDINGS):
+        model.update_modules(tree_unflatten([(site.path, AdaptedLinear(module, changes))]))
+        return
+    kind, method = type(module), "as_linear" if site.head else "__call__"
+    held = f"changes_of_{method}"  # no name of a method: `keep_at_hand` makes attributes of the parts of a module
 
-    down: mx.array  # [in, rank]
-    up: mx.array  # [rank, out]
+    def changed(self: nn.Module, x: mx.array) -> mx.array:
+        found: mx.array = getattr(kind, method)(self, x)
+        return self[held](x, found)  # type: ignore[no-any-return]
+
+    module[held] = changes
+    become(module, type(kind.__name__, (kind,), {method: changed}))
+
+
+class _Site(NamedTuple):
+    """Where a change is made: `head` is for an embedding that is the head, too."""
+
+    path: str
+    head: bool = False
 
 
 def install(model: nn.Module, own: str | None, named: Mapping[str, str]) -> Adapters:
@@ -148,19 +218,19 @@ def _apply_fixed(model: nn.Module, folder: Path, refusal: ServerError) -> None:
 
 def _install_low_rank(model: nn.Module, folders: Mapping[str, str], default: int) -> Adapters:
     layers = dict(model.named_modules())
-    found: dict[str, dict[str, _Addition]] = {}
-    linears: dict[str, _Linear] = {}
+    found: dict[str, dict[_Site, Change]] = {}
+    adapted: dict[_Site, _Layer] = {}
     for name, folder in folders.items():
         place = Path(folder).expanduser()
-        found[name] = _placed(read_pairs(name, place), layers)
+        found[name] = _placed(name, read_changes(name, place), layers)
         if (kind := getattr(model, "model_type", None)) in FOLDED and (place / PEFT).exists():
-            raise _refused(name, f"{kind}'s class multiplies its weights with factors that PEFT's lack")
-        for path in sorted(found[name]):
-            linear = _linear(model, layers, path)
-            if isinstance(linear, str):
-                only = "only plain linear layers can be adapted"
-                raise _refused(name, f"it changes {path}, and the model {linear}; {only}")
-            linears[path] = linear
+            raise refused(name, f"{kind}'s class multiplies its weights with factors that PEFT's lack")
+        for site in sorted(found[name]):
+            layer = _layer(model, layers, site)
+            if isinstance(layer, str):
+                only = "only linear layers, embeddings and the head can be adapted"
+                raise refused(name, f"it changes {site.path}, and the model {layer}; {only}{merging(place)}")
+            adapted[site] = layer
     names = list(found)
     numbers = {
         written: number
@@ -169,23 +239,30 @@ def _install_low_rank(model: nn.Module, folders: Mapping[str, str], default: int
     }
     adapters = Adapters(tuple(names), default=default, folders=numbers)
     # All are stacked before any layer is replaced: an adapter that does not fit leaves the model unchanged.
-    pairs = {path: _stacked(linear, path, found) for path, linear in sorted(linears.items())}
+    changes = {site: _stacked(adapters, layer, site, found) for site, layer in sorted(adapted.items())}
     decoder = decoder_in(model)
-    for path, (down, up) in pairs.items():
+    for site, change in changes.items():
         if decoder is not None:
-            decoder.adapt(path, adapters.of, down, up)
+            decoder.adapt(site.path, adapters.of, change.down, change.up)
         else:
-            adapted = AdaptedLinear(layers[path], adapters, down, up)
-            model.update_modules(tree_unflatten([(path, adapted)]))
+            _adapt(model, layers[site.path], site, change)
     return adapters
 
+
+TABLES: Final = "embed_tokens wte word_embeddings tok_embeddings embeddings embed_in embedding".split()
+"""How models call their embeddings of words, from the name that is never another's on."""
+
+HEADS: Final = frozenset({HEAD, "embed_out"})
+"""How they call a head that is a layer of its own."""
 
 FOLDED: Final = ("falcon_h1",)
 """Architectures whose linear layers hold factors of the configuration beside the published numbers. mlx-lm's own
 adapters were trained with them."""
 
-PEFT = "adapter_model.safetensors"
-"""The file of an adapter that PEFT wrote."""
+BY_WEIGHT: Final = ("llama4_text", "minicpm", "molmo", "seed_oss")
+"""Architectures that multiply by the weight of an embedding that is the head, too, instead of calling it."""
+
+WITH_WEIGHTS: Final = (nn.Linear, nn.QuantizedLinear, *EMBEDDINGS)
 
 PREFIXES = (
     ("", ""),
@@ -195,233 +272,155 @@ PREFIXES = (
     ("model.language_model.", "language_model.model."),
     ("transformer.", "model."),  # GPT-2
     ("gpt_neox.layers.", "model.h."),
+    ("gpt_neox.", "model."),
+    ("model.", "backbone."),  # Nemotron-H
 )
 """Prefixes of layer names in files of adapters, and in mlx-vlm's models as they are wrapped here: names of the whole
 model, of its language model alone, and of transformers."""
 
 
-def _placed(additions: dict[str, _Addition], layers: Mapping[str, nn.Module]) -> dict[str, _Addition]:
-    """The additions by the paths of their layers in this model; unknown layers keep their names."""
-    found: dict[str, _Addition] = {}
-    for name, addition in additions.items():
-        paths = (ours + name.removeprefix(written) for written, ours in PREFIXES if name.startswith(written))
-        found[next((path for path in paths if path in layers), name)] = addition
-    return found
+def _tied(layers: Mapping[str, nn.Module]) -> str | None:
+    """The path of the embedding that is the head, too; None if the model has a head of its own, or none is known."""
+    ends = {path: path.rsplit(".", 1)[-1] for path in layers}
+    found = [path for path, end in ends.items() if end in TABLES and isinstance(layers[path], EMBEDDINGS)]
+    first = min((TABLES.index(ends[path]) for path in found), default=0)
+    found = [path for path in found if ends[path] == TABLES[first]]
+    return found[0] if len(found) == 1 and HEADS.isdisjoint(ends.values()) else None
 
 
-def _linear(model: nn.Module, layers: Mapping[str, nn.Module], path: str) -> "_Linear | str":
-    """The linear layer at a path, or what the model has there instead."""
-    if (decoder := decoder_in(model)) is not None:
-        sizes = decoder.linear_sizes(path)
-        missing = "has no such layer that the kernels for CPUs can add to (--cpu-kernels off may do it)"
-        return missing if sizes is None else _Linear(*sizes, mx.float32)
-    match layers.get(path):
-        case nn.QuantizedLinear() as base:
-            out, words = base.weight.shape
-            dtype = base.scales.dtype if base.mode == "affine" else mx.float32  # others scale by bytes
-            return _Linear(words * 32 // base.bits, out, dtype)
-        case nn.Linear() as base:
-            out, inside = base.weight.shape
-            return _Linear(inside, out, base.weight.dtype)
-        case None:
-            return "has no such layer"
-        case base if isinstance(sizes := getattr(base, "linear_sizes", None), tuple):
-            return _Linear(*sizes, mx.float32)  # a linear layer that is not MLX's
-        case base:
-            return f"has a {type(base).__name__} there"
+def _placed(name: str, found: list[Read], layers: Mapping[str, nn.Module]) -> dict[_Site, Change]:
+    """The changes by where they are made in this model; unknown layers keep their names."""
+    placed: dict[_Site, Change] = {}
+    tied = _tied(layers)
+    for read in found:
+        begins = ((written, ours) for written, ours in PREFIXES if read.name.startswith(written))
+        paths = (ours + read.name.removeprefix(written) for written, ours in begins)
+        own = _Site(next((path for path in paths if path in layers), read.name))
+        if tied is not None and own.path not in layers and own.path.rsplit(".", 1)[-1] == HEAD:
+            own = _Site(tied, head=True)
+        twins = [own._replace(head=not own.head)] if read.shared and own.path == tied else []
+        for site in (own, *twins):
+            given = _turned(name, read.change, layers.get(site.path), site, own).given
+            before = placed.get(site, Change())
+            if before.given.keys() & given.keys():
+                raise refused(name, f"it changes {read.name} twice")
+            if given:
+                placed[site] = replace(before, **given)
+    return placed
 
 
-class _Linear(Struct, frozen=True):
-    """A linear layer that can be adapted."""
+def _turned(name: str, change: Change, module: nn.Module | None, site: _Site, own: _Site) -> Change:
+    """A change that a file has for the site `own`, for this site of the same matrix."""
+    if not isinstance(module, WITH_WEIGHTS):
+        return change
+    swaps, weight = site != own, module.weight
+    if change.words is not None:
+        weight, new, words = _weight(module), change.whole, mx.array(change.words)
+        if max(change.words, default=0) >= len(weight) or new is None or new.shape[1:] != weight.shape[1:]:
+            raise refused(name, f"the tokens that it changes are not all among those of {site.path}")
+        chosen = mx.arange(len(weight))[:, None] == words
+        change = Change((chosen.astype(new.dtype), new - weight[words]))
+        swaps = site.head or not isinstance(module, EMBEDDINGS)
+    elif change.whole is not None and weight.dtype != mx.uint32:
+        whole = change.whole.astype(weight.dtype)
+        change = replace(change, whole=None if mx.array_equal(whole, weight) else whole)
+    if not swaps or change.pair is None:
+        return change
+    first, second = change.pair
+    return replace(change, pair=(second.T, first.T))
+
+
+def _weight(module: nn.Module) -> mx.array:
+    """The matrix of a linear layer [out, in], or of an embedding [words, size]."""
+    weight: mx.array = module.weight
+    if not isinstance(module, (nn.QuantizedLinear, nn.QuantizedEmbedding)):
+        return weight
+    form = {"group_size": module.group_size, "bits": module.bits, "mode": module.mode}
+    return mx.dequantize(weight, module.scales, module.get("biases"), **form)
+
+
+class _Layer(Struct, frozen=True):
+    """A layer that can be changed."""
 
     inside: int
     out: int
     dtype: mx.Dtype  # of what is added
+    base: nn.Module | None = None  # None where only pairs can be added
+    of_table: bool = False
+
+
+def _layer(model: nn.Module, layers: Mapping[str, nn.Module], site: _Site) -> _Layer | str:
+    """The layer at a site, or what the model has there instead."""
+    if (decoder := decoder_in(model)) is not None:
+        sizes = decoder.linear_sizes(site.path)
+        missing = "has no such layer that the kernels for CPUs can add to (--cpu-kernels off may do it)"
+        return missing if sizes is None else _Layer(*sizes, mx.float32)
+    base = layers.get(site.path)
+    if base is None:
+        return "has no such layer"
+    if isinstance(sizes := getattr(base, "linear_sizes", None), tuple):
+        return _Layer(*sizes, mx.float32)  # a linear layer that is not MLX's
+    if not isinstance(base, WITH_WEIGHTS):
+        return f"has a {type(base).__name__} there"
+    (out, inside), dtype = base.weight.shape, base.weight.dtype
+    if dtype == mx.uint32:
+        inside = inside * 32 // base.bits
+        dtype = base.scales.dtype if base.mode == "affine" else mx.float32  # others scale by bytes
+    if isinstance(base, EMBEDDINGS) and not site.head:
+        return _Layer(out, inside, dtype, base, of_table=True)
+    if site.head and any(getattr(each, "model_type", None) in BY_WEIGHT for each in model.modules()):
+        return "multiplies by the weight of the embedding there"
+    return _Layer(inside, out, dtype, base)
 
 
 def _stacked(
-    linear: _Linear, path: str, adapters: Mapping[str, dict[str, _Addition]]
-) -> tuple[mx.array, mx.array]:
-    """`down` [adapters, in, rank] and `up` [adapters, rank, out], ranks padded with zeros."""
-    inside, out, dtype = linear.inside, linear.out, linear.dtype
-    rank = max(additions[path].down.shape[1] for additions in adapters.values() if path in additions)
-    down = mx.zeros((len(adapters) + 1, inside, rank), dtype=dtype)
-    up = mx.zeros((len(adapters) + 1, rank, out), dtype=dtype)
-    for index, (name, additions) in enumerate(adapters.items(), start=1):
-        if (found := additions.get(path)) is None:
+    adapters: Adapters, layer: _Layer, site: _Site, found: Mapping[str, dict[_Site, Change]]
+) -> Changes:
+    """What all adapters change of a layer, ranks padded with zeros."""
+    inside, out, dtype, base = layer.inside, layer.out, layer.dtype, layer.base
+    rank = max(each[site].rank for each in found.values() if site in each)
+    count = len(found) + 1
+    down, up = mx.zeros((count, inside, rank), dtype=dtype), mx.zeros((count, rank, out), dtype=dtype)
+    gain, shift, wholes = mx.ones((count, out)), mx.zeros((count, out)), {}
+    own = mx.zeros(out) if base is None or isinstance(base, EMBEDDINGS) else base.get("bias", mx.zeros(out))
+    for index, (name, each) in enumerate(found.items(), start=1):
+        if (change := each.get(site)) is None:
             continue
-        own = found.down.shape[1]
-        if found.down.shape[0] != inside or found.up.shape != (own, out):
-            shapes = f"{tuple(found.down.shape)} and {tuple(found.up.shape)}"
-            raise _refused(
-                name, f"its shapes for {path} are {shapes}, and the layer goes from {inside} to {out}"
-            )
-        down[index, :, :own] = found.down.astype(dtype)
-        up[index, :own] = found.up.astype(dtype)
-    mx.eval(down, up)
-    return down, up
-
-
-def _method(config: Mapping[str, Any]) -> str:
-    return "dora" if config.get("use_dora") else str(config.get("fine_tune_type", "lora"))
-
-
-def is_low_rank(folder: str) -> bool:
-    """Whether an adapter is plain LoRA on linear layers, by the headers of its files, or cannot be read. The library
-    must apply any other, such as one of embeddings or experts."""
-    place = Path(folder).expanduser()
-    config = object_in(place / "adapter_config.json")
-    header = find_header(file_of(place))
-    return _method(config) == "lora" and all(
-        len(array.shape) == 2 and ".layers." in f".{name}"
-        for name, array in (header.arrays.items() if header is not None else ())
+        _check_shapes(name, site, layer, change)
+        first, second = change.pair or (mx.zeros((inside, 0)), mx.zeros((0, out)))
+        if change.magnitude is not None and base is not None:
+            weight = _weight(base) if change.whole is None else change.whole
+            weight = (weight if layer.of_table else weight.T) + first @ second
+            gain[index] = change.magnitude / mx.linalg.norm(weight, axis=0)
+        down[index, :, : change.rank] = first.astype(dtype)
+        up[index, : change.rank] = (second * gain[index]).astype(dtype)
+        if change.whole is not None:
+            wholes[str(index)] = change.whole.astype(dtype)
+        # The base layer's result has its bias in it, and that of a whole matrix has none.
+        shift[index] = own if change.bias is None else change.bias
+        shift[index] -= gain[index] * (own if change.whole is None else 0)
+        shift[index] += 0 if change.shift is None else change.shift
+    gained, shifted = (mx.any(gain != 1).item(), mx.any(shift != 0).item())
+    made = Changes(
+        adapters, down, up, gain if gained else None, shift if shifted else None, wholes, layer.of_table
     )
+    mx.eval(made.parameters())
+    return made
 
 
-def file_of(folder: Path) -> Path:
-    """Where an adapter's folder has its weights."""
-    peft = folder / PEFT
-    return peft if peft.exists() else folder / "adapters.safetensors"
-
-
-def read_pairs(name: str, folder: Path) -> dict[str, _Addition]:
-    """Read an adapter of mlx-lm, mlx-vlm or PEFT: its additions by the path of the layer. Raises
-    `ServerError("load_failed")`."""
-    config = object_in(folder / "adapter_config.json")
-    if not config:
-        raise _refused(name, f"{folder} has no readable adapter_config.json")
-    if (method := _method(config)) != "lora":
-        raise _refused(name, f"it is of type {method}, and only LoRA is supported")
-    path = file_of(folder)
-    try:
-        weights = mx.load(str(path))
-        assert isinstance(weights, dict)  # of a safetensors file
-    except (OSError, RuntimeError, ValueError) as error:
-        raise _refused(name, f"{path.name} cannot be read ({error})") from error
-    return _of_peft(name, config, weights) if path.name == PEFT else _of_mlx(name, config, weights)
-
-
-def _of_mlx(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
-    ends = ENDS
-    scale: Any = table(config.get("lora_parameters")).get("scale")
-    if "rank" in config and "lora_parameters" not in config:
-        # The form of mlx-vlm before it adopted mlx-lm's: `alpha` over `rank` scales the product of A and B.
-        rank, alpha = config["rank"], config.get("alpha", 0.1)
-        if not isinstance(rank, int) or rank < 1 or not all(map(_is_number, (rank, alpha))):
-            raise _refused(name, "its adapter_config.json gives no plain rank and alpha")
-        ends, scale = (".A", ".B"), alpha / rank
-    elif not _is_number(scale):
-        raise _refused(name, "its adapter_config.json gives no lora_parameters.scale")
-    return _paired(name, weights, *ends, lambda _, down, up: _Addition(down, up * scale))
-
-
-MORE_THAN_PAIRS: Final = frozenset(
-    {"alora_invocation_tokens", "layer_replication", "lora_bias", "modules_to_save"}
-    | {"target_parameters", "trainable_token_indices"}
-)
-"""Fields of PEFT's adapter_config.json that change more than pairs of matrices on linear layers can. Which layers have
-pairs, the file of weights says: `target_modules`, `layers_to_transform` and others chose them."""
-
-OF_PAIRS: Final = frozenset({"use_rslora"})
-"""Of the fields `use_...`, which change the computation, those that are honoured."""
-
-OF_TRAINING: Final = frozenset(
-    {"corda_config", "eva_config", "loftq_config", "lora_ga_config", "megatron_config", "runtime_config"}
-)
-"""Of the fields `..._config`, those that tell how pairs were begun or trained."""
-
-STARTS: Final = (None, True, False, "gaussian", "orthogonal", "eva")
-"""The values of `init_lora_weights` that leave the base model as it is; others, such as PiSSA's, take the matrices'
-first values from it."""
-
-
-def _check_peft(name: str, config: dict[str, Any]) -> None:
-    """Raises `ServerError` naming a field of a PEFT adapter that can't be honoured."""
-    kind = config.get("peft_type") or "LORA"
-    if kind != "LORA":
-        raise _refused(name, f"its peft_type is {kind}, and only LORA is supported")
-    unknown = {field for field in config if field.startswith("use_") or field.endswith("_config")}
-    unknown -= OF_PAIRS | OF_TRAINING
-    fields = sorted(field for field in MORE_THAN_PAIRS | unknown if config.get(field))
-    if config.get("init_lora_weights") not in STARTS:
-        fields.append("init_lora_weights")
-    if fields:
-        raise _refused(
-            name,
-            f"its adapter_config.json sets {', '.join(fields)}, which changes more than pairs of matrices do; merge "
-            "it into its base model with PEFT, if it can be merged, and serve that",
-        )
-
-
-def _of_peft(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
-    _check_peft(name, config)
-    rank, alpha, root = config.get("r"), config.get("lora_alpha"), config.get("use_rslora") or False
-    ranks, alphas = (config.get(field) or {} for field in ("rank_pattern", "alpha_pattern"))
-    plain = {"r": _is_number(rank), "lora_alpha": _is_number(alpha), "use_rslora": isinstance(root, bool)}
-    plain |= {"rank_pattern": _are_patterns(ranks), "alpha_pattern": _are_patterns(alphas)}
-    if wrong := [field for field, known in plain.items() if not known]:
-        reason = f"its adapter_config.json has no plain {', '.join(wrong)} (numbers go up to {LARGEST})"
-        raise _refused(name, reason)
-
-    def addition(path: str, down: mx.array, up: mx.array) -> _Addition:
-        own = _by_pattern(ranks, path, rank)
-        if own < 1 or own != down.shape[0]:
-            reason = (
-                f"its adapter_config.json gives {path} the rank (r) {own}, and its matrix has {down.shape[0]}"
-            )
-            raise _refused(name, reason)
-        scale = _by_pattern(alphas, path, alpha) / (own**0.5 if root else own)
-        return _Addition(down.T, up.T * scale)
-
-    named = {key.removeprefix("base_model.model."): value for key, value in weights.items()}
-    return _paired(name, named, ".lora_A.weight", ".lora_B.weight", addition)
-
-
-LARGEST: Final = 65504
-"""The largest number in 16 bits, in which most layers compute: larger scales and ranks are none."""
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
-
-
-def _are_patterns(value: object) -> bool:
-    """Whether this is an object of numbers by regular expressions."""
-    try:
-        return isinstance(value, dict) and all(
-            re.compile(pattern) and _is_number(number) for pattern, number in value.items()
-        )
-    except re.error:
-        return False
-
-
-def _by_pattern(patterns: Mapping[str, Any], path: str, otherwise: Any) -> Any:
-    """The value of the first pattern that is a layer's path or its end, as PEFT reads them."""
-    found = (value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", path))
-    return next(found, otherwise)
-
-
-def _paired(
-    name: str,
-    weights: dict[str, mx.array],
-    first: str,
-    second: str,
-    make: Callable[[str, mx.array, mx.array], _Addition],
-) -> dict[str, _Addition]:
-    found: dict[str, _Addition] = {}
-    for key, down in weights.items():
-        if key.endswith(second) and key.removesuffix(second) + first in weights:
-            continue
-        path = key.removesuffix(first)
-        up = weights.get(path + second)
-        if not key.endswith(first) or up is None or down.ndim != 2 or up.ndim != 2:
-            raise _refused(name, f"it holds {key}, which is no pair of matrices of a plain linear layer")
-        found[path] = make(path, down, up)
-    if not found:
-        raise _refused(name, "it adapts nothing")
-    return found
-
-
-def _refused(name: str, reason: str) -> ServerError:
-    label = "adapter_path" if name == OWN else f"adapters.{name}"
-    return ServerError("load_failed", f"The adapter {name!r} cannot be served: {reason}.", label)
+def _check_shapes(name: str, site: _Site, layer: _Layer, change: Change) -> None:
+    """Raises `ServerError` if the arrays are not those of the layer."""
+    inside, out, rank = layer.inside, layer.out, change.rank
+    wanted = {
+        "pair": ((inside, rank), (rank, out)),
+        "whole": (inside, out) if layer.of_table else (out, inside),
+    }
+    wrong = []
+    for field, each in change.given.items():
+        shape = tuple(part.shape for part in each) if field == "pair" else each.shape
+        # Where nothing else is known of the layer, pairs alone can be added.
+        if shape != wanted.get(field, (out,)) or (layer.base is None and field != "pair"):
+            wrong.append(f"{shape} ({field})")
+    if wrong:
+        shapes, between = " and ".join(wrong), f"the layer goes from {inside} to {out}"
+        raise refused(name, f"its shapes for {site.path} are {shapes}, and {between}")

@@ -201,6 +201,7 @@ OMITTED: dict[str, Callable[[Config], Config]] = {
     "gemma3": _vocabulary,
     "gemma4": _vocabulary,
     "kimi_linear": _kimi_linear,
+    "gpt_bigcode": lambda config: {"n_inner": 4 * config["n_embd"]},
     "deepseek_v2": lambda config: {"rope_scaling": {"type": "yarn", "factor": 1.0}},
     "falcon_h1": lambda config: {
         "mamba_d_ssm": int((config.get("mamba_expand") or 2) * config["hidden_size"])

@@ -23,9 +23,6 @@ SHARED = "rope_utils"
 
 Arrays = dict[str, mx.array]
 
-SERVED = "served_window"
-"""A field of configurations, made here: the most tokens of a sequence."""
-
 
 def _nothing(module: nn.Module, config: Mapping[str, Any] | None = None) -> None:
     """Leave a module as it is."""

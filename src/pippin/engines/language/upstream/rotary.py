@@ -11,7 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.rope_utils import YarnRoPE, initialize_rope
+from mlx_lm.models.rope_utils import SuScaledRoPE, YarnRoPE, initialize_rope
 
 from pippin.engines.language.configuration import (
     BESIDE,
@@ -35,6 +35,9 @@ TURNS_NOTHING = {"_no_grad", "_training", "rope_type"}
 PLAIN = (None, "default", "mrope", "dynamic")
 """Types of `rope_scaling` that scale nothing. `dynamic` does so behind `max_position_embeddings` only, where the window
 ends."""
+
+SERVED = "served_window"
+"""A field of configurations, made here: the most tokens of a sequence."""
 
 Make = Callable[[Config], nn.Module]
 """Makes a model by a configuration in one spelling."""
@@ -101,6 +104,8 @@ def _scale(model: nn.Module, config: Config, scaling: Config, *, alone: bool) ->
         scaled = initialize_rope(dims, base, traditional, scaling, config.get("max_position_embeddings"))
         if type(scaled) is YarnRoPE:
             complete_yarn(scaled, config)
+        elif type(scaled) is SuScaledRoPE:
+            complete_long(scaled, config)
         if not of_axes:
             setattr(parent, name, scaled)
             continue
@@ -139,6 +144,22 @@ def complete_yarn(rope: Any, config: Mapping[str, Any]) -> None:
     slow = mx.clip((mx.arange(rope.dims // 2) - low) / ((high - low) or 0.001), 0, 1)
     wavelengths = base ** (mx.arange(0, rope.dims, 2, dtype=mx.float32) / rope.dims)
     rope._freqs = 1 / (slow / (factor * wavelengths) + (1 - slow) / wavelengths)
+
+
+def complete_long(rope: Any, config: Mapping[str, Any]) -> None:
+    """Have a module scale by what the configuration says, and not by the ratio of its windows alone (transformers'
+    `_compute_longrope_parameters`)."""
+    part = turned(config)
+    base, scaling = part.get("rope_theta"), part.get("rope_scaling") or {}
+    factor, original = scaling.get("factor"), scaling.get(ORIGINAL)
+    if scaling.get("attention_factor") is not None:
+        rope._scale = float(scaling["attention_factor"])
+    elif factor is not None and original is not None:
+        rope._scale = math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(original))
+    # Keys in a cache cannot be turned again, so that the window decides for all lengths, as in vLLM and llama.cpp.
+    if base is not None and original is not None and config.get(SERVED, math.inf) <= original:
+        plain = base ** (mx.arange(0, rope.dim, 2, dtype=mx.float32) / rope.dim)
+        rope._freqs = mx.array(scaling["short_factor"]) * plain
 
 
 def turned(config: Mapping[str, Any]) -> Mapping[str, Any]:
