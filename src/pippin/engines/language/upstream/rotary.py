@@ -21,7 +21,6 @@ from pippin.engines.language.configuration import (
     head_size,
     rotary_tables,
     scaling_of,
-    spelled_out,
     unread,
     unscaled,
 )
@@ -35,6 +34,9 @@ TURNS_NOTHING = {"_no_grad", "_training", "rope_type"}
 PLAIN = (None, "default", "mrope", "dynamic")
 """Types of `rope_scaling` that scale nothing. `dynamic` does so behind `max_position_embeddings` only, where the window
 ends."""
+
+USUAL_PART = {"mimo_v2_flash": 0.334}
+"""The part of a head that a type's plain layers turn where their table does not say so, if it is not the whole."""
 
 Make = Callable[[Config], nn.Module]
 """Makes a model by a configuration in one spelling."""
@@ -52,6 +54,9 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     scaling = scaling_of(main, config)
     kind, plain = scaling.get("rope_type"), {"rope_scaling": unscaled(scaling)}
     plain |= _in_tables(config, {"rope_type": "default", "type": "default"})
+    for layer, part in turning(model, config):
+        if layer is not model:
+            _turn_layer(layer, part)
     if kind not in PLAIN and (other := _made(make, {**config, **plain})):
         pairs = any(getattr(each, "traditional", False) for _, _, each in rotary_modules(other))
         if len(tables) == 1 and (kind == "proportional" or (kind == "longrope" and pairs)):
@@ -66,6 +71,38 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
         _refuse_other_part(model, config, part, other)
     _take_bases(model, used, config.get("layer_types") or ())
     _refuse_one_for_all(model, config, used)
+
+
+def turning(model: nn.Module, config: Config) -> Iterator[tuple[nn.Module, Config]]:
+    """The parts of a model that turn alike, each with the configuration that has its rotary settings in the older
+    fields: the whole, or its layers where these have tables by their types. `config` is as in `complete`."""
+    tables, types = rotary_tables(config), config.get("layer_types") or ()
+    if len(tables) < 2 or not {*types} <= tables.keys():
+        yield model, config
+        return
+    for layer, kind in zip(getattr(model, "layers", ()), types, strict=False):
+        table = tables[kind]
+        yield layer, {**config, **table, "rope_parameters": table, "rope_scaling": scaling_of(table, config)}
+
+
+def _turn_layer(layer: nn.Module, config: Config) -> None:
+    """Put modules that turn as `config` says in the places of those that a class made for layers of another type."""
+    scaling, base = config["rope_scaling"], config.get("rope_theta")
+    kind, table, size = scaling.get("rope_type"), config["rope_parameters"], head_size(config) or 0
+    found = None if kind in PLAIN else {**table, **scaling}
+    usual = USUAL_PART.get(str(config.get("model_type")), 1.0) if kind is None else 1.0
+    part = table.get("partial_rotary_factor", usual)
+    for parent, name, each in list(rotary_modules(layer)):
+        if base is None or not isinstance(getattr(each, "dims", None), int):
+            continue
+        if kind == "proportional" and each.dims < size:
+            raise unread("rope_scaling of the type 'proportional'")
+        # Some types of layers have larger heads, which turn whole.
+        own_size = kind == "proportional" or "qk_rope_head_dim" in config or (part == 1 and each.dims > size)
+        dims = each.dims if own_size else int(size * part)
+        own = initialize_rope(dims, base, each.traditional, found, config["max_position_embeddings"])
+        if _described(own) != _described(each):
+            setattr(parent, name, own)
 
 
 def _in_tables(config: Config, changes: Config) -> Config:
@@ -113,10 +150,9 @@ def _scale(model: nn.Module, config: Config, scaling: Config, *, alone: bool) ->
 
 
 def complete_yarn(rope: Any, config: Mapping[str, Any]) -> None:
-    """Have a module of either library turn by all that the configuration says (transformers'
+    """Have a module of either library turn by all that the configuration, spelled out, says (transformers'
     `_compute_yarn_parameters`)."""
-    part = turned(config)
-    base, scaling = part.get("rope_theta"), part.get("rope_scaling") or {}
+    base, scaling = config.get("rope_theta"), config.get("rope_scaling") or {}
     if "factor" not in scaling:
         return
     factor, one, two = scaling["factor"], scaling.get("mscale"), scaling.get("mscale_all_dim")
@@ -139,13 +175,6 @@ def complete_yarn(rope: Any, config: Mapping[str, Any]) -> None:
     slow = mx.clip((mx.arange(rope.dims // 2) - low) / ((high - low) or 0.001), 0, 1)
     wavelengths = base ** (mx.arange(0, rope.dims, 2, dtype=mx.float32) / rope.dims)
     rope._freqs = 1 / (slow / (factor * wavelengths) + (1 - slow) / wavelengths)
-
-
-def turned(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a configuration that has rotary settings, spelled out."""
-    spelled = spelled_out(config)
-    text = spelled.get("text_config") or {}
-    return text if rotary_tables(text) else spelled
 
 
 def _refuse_other_part(model: nn.Module, config: Config, part: float, whole: nn.Module) -> None:

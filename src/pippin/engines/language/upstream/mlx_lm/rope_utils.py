@@ -10,12 +10,12 @@ import mlx.core as mx
 from mlx_lm.models.rope_utils import SuScaledRoPE, YarnRoPE
 
 from pippin.engines.language.upstream.mends import SERVED, Mend
-from pippin.engines.language.upstream.rotary import complete_yarn, turned
+from pippin.engines.language.upstream.rotary import complete_yarn
 
 
 def scale_long(rope: SuScaledRoPE, config: Mapping[str, Any]) -> None:
-    """Have a module scale by what the configuration says, and not by the ratio of its windows alone."""
-    scaling = turned(config).get("rope_scaling") or {}
+    """Have a module scale by what the configuration, spelled out, says, and not by the ratio of its windows alone."""
+    scaling = config.get("rope_scaling") or {}
     factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
     if scaling.get("attention_factor") is not None:
         rope._scale = float(scaling["attention_factor"])
