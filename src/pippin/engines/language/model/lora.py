@@ -195,6 +195,7 @@ PREFIXES = (
     ("model.language_model.", "language_model.model."),
     ("transformer.", "model."),  # GPT-2
     ("gpt_neox.layers.", "model.h."),
+    ("model.layers.", "backbone.layers."),  # Nemotron H
 )
 """Prefixes of layer names in files of adapters, and in mlx-vlm's models as they are wrapped here: names of the whole
 model, of its language model alone, and of transformers."""

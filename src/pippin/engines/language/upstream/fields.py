@@ -176,8 +176,8 @@ def with_pattern(config: Config) -> Config:
 
 
 def _unshared(config: Config) -> Config:
-    # Nemotron H tells the size of its own, which it always has.
-    none = config.get("n_shared_experts") == 0 and config.get("model_type") != "nemotron_h"
+    # Two classes have some always: Nemotron H's of a size of their own, and that of dots.llm1.
+    none = config.get("n_shared_experts") == 0 and config.get("model_type") not in ("dots1", "nemotron_h")
     return {"n_shared_experts": None} if none else {}
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Literal
@@ -27,6 +28,9 @@ from pippin.engines.language.upstream.rotary import complete, turning
 LIBRARIES = ("mlx_lm", "mlx_vlm")
 SHARED = "rope_utils"
 """The module that the architectures of a library share, and that has mends."""
+
+SIZES = re.compile("dim|experts$|heads|rank|size")
+"""In the names of fields that hold a size."""
 
 Arrays = dict[str, mx.array]
 
@@ -171,9 +175,9 @@ def classes_of(config: Config) -> tuple[Any, Any]:
                 raise
             raise unread(f"layer_types of {kinds.pop()} alone") from error
         except ZeroDivisionError as error:
-            usual = fields_of(changed).defaults
-            sizes = [name for name in changed if type(changed[name]) is int and usual.get(name, 1)]
-            raise unread(" or ".join(f"{name} 0" for name in sizes if not changed[name])) from error
+            usual, sizes = fields_of(changed).defaults, [name for name in changed if SIZES.search(name)]
+            zeros = (name for name in sizes if changed[name] == 0 and usual.get(name) != 0)
+            raise unread(" or ".join(f"{name} 0" for name in zeros) or "a size of 0") from error
         make_of(mended, model, changed)
         return model
 
