@@ -230,16 +230,14 @@ def _ling(config: Config) -> Config:
 
 def _mimo(config: Config) -> Config:
     """MiMo's fields as they were published, of which transformers writes one for both types of layers."""
-    heads, size, value = (config[name] for name in ("num_key_value_heads", "head_dim", "v_head_dim"))
+    sizes = ("num_attention_heads", "head_dim", "v_head_dim")
     return {
+        **{f"swa_{name}": config[name] for name in sizes},
+        "swa_num_key_value_heads": 2 * config["num_key_value_heads"],
         "hybrid_layer_pattern": [int(kind == "sliding_attention") for kind in config["layer_types"]],
         "moe_layer_freq": [int(kind == "sparse") for kind in config["mlp_layer_types"]],
         "sliding_window_size": config["sliding_window"],
         "layernorm_epsilon": config["rms_norm_eps"],
-        "swa_num_attention_heads": config["num_attention_heads"],
-        "swa_num_key_value_heads": 2 * heads,
-        "swa_head_dim": size,
-        "swa_v_head_dim": value,
         "partial_rotary_factor": 0.334,
     }
 

@@ -108,6 +108,12 @@ def renamed(arrays: Arrays, parts: Mapping[str, str]) -> Arrays:
     return found
 
 
+def renaming(original: type, parts: Mapping[str, str]) -> Mend:
+    """The record of a model whose class has other names for what a checkpoint stores."""
+    why = f"names with {', '.join(f'`{each}`' for each in parts)} are not read"
+    return Mend(original=original, why=why, made=storing(lambda _, arrays: renamed(arrays, parts)))
+
+
 def with_epsilon(kind: Any, field: str, usual: float) -> Callable[[Any, Mapping[str, Any]], None]:
     """What gives a model's norms of this class the small number in a field of its configuration: `made` of a mend."""
 

@@ -6,7 +6,7 @@ does not read it. No weight is read for this.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -69,7 +69,7 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     ignored = not fields_of(config).part_of_head and kind in (None, "default")
     if part is not None and not ignored and (other := _made(make, {**config, **whole})) is not None:
         _refuse_other_part(model, config, part, other)
-    _take_bases(model, used, config.get("layer_types") or ())
+    _take_bases(model, used)
     _refuse_one_for_all(model, config, used)
 
 
@@ -191,19 +191,16 @@ def _refuse_other_part(model: nn.Module, config: Config, part: float, whole: nn.
     )
 
 
-def _take_bases(model: nn.Module, tables: Mapping[str, Config], types: Iterable[str]) -> None:
-    """Give plain modules, which tell their base, that of their layer. Raises `ValueError` for one that no module
-    has."""
-    layers = list(zip(getattr(model, "layers", ()), types, strict=False))
-    for part, kind in [(model, kind) for kind in tables] if len(tables) == 1 else layers:
-        theta = tables.get(kind, {}).get("rope_theta")
-        if theta and len(_bases(part)) == 1:
-            for _, _, each in rotary_modules(part):
-                each.base = theta
+def _take_bases(model: nn.Module, tables: Mapping[str, Config]) -> None:
+    """Give plain modules, which tell their base, that of a table that all layers have. Raises `ValueError` for one that
+    no module has."""
     bases = _bases(model)
     for kind, table in tables.items():
         theta = table.get("rope_theta")
-        if bases and theta is not None and float(theta) not in bases:
+        if theta and len(tables) == len(bases) == 1:
+            for _, _, each in rotary_modules(model):
+                each.base = theta
+        elif bases and theta is not None and float(theta) not in bases:
             raise unread(f"rope_theta {theta} of {kind}")
 
 

@@ -3,16 +3,12 @@ does not read; and its small number of the norm of its compressed keys, which is
 
 from mlx_lm.models.kimi_linear import KimiMLAAttention, Model
 
-from pippin.engines.language.upstream.mends import Mend, renamed, storing
+from pippin.engines.language.upstream.mends import Mend, renaming
 from pippin.engines.language.upstream.mlx_lm import glm4_moe_lite
 
-DENSE = {f".block_sparse_moe.{each}_proj.": f".mlp.{each}_proj." for each in ("gate", "up", "down")}
-
 MENDS = (
-    Mend(
-        original=Model,
-        why="dense layers under the name of those with experts are not read",
-        made=storing(lambda _, arrays: renamed(arrays, DENSE)),
+    renaming(
+        Model, {f".block_sparse_moe.{each}_proj.": f".mlp.{each}_proj." for each in ("gate", "up", "down")}
     ),
     Mend(original=KimiMLAAttention, why=glm4_moe_lite.WHY, made=glm4_moe_lite.own_epsilon),
 )

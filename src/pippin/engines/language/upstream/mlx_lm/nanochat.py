@@ -10,7 +10,7 @@ from mlx_lm.models import nanochat
 from mlx_lm.models.nanochat import Attention, Model, NanoChatModel, TransformerBlock
 
 from pippin.engines.language.upstream.classes import become
-from pippin.engines.language.upstream.mends import Mend, renamed, storing
+from pippin.engines.language.upstream.mends import Mend, renaming
 
 NAMES = {
     "model.embed_tokens.": "transformer.wte.",
@@ -30,11 +30,7 @@ def take_epsilon(module: Any, config: Mapping[str, Any]) -> None:
 
 
 MENDS = (
-    Mend(
-        original=Model,
-        why="names that begin with `model.` are not read",
-        made=storing(lambda _, arrays: renamed(arrays, NAMES)),
-    ),
+    renaming(Model, NAMES),
     *(
         Mend(original=kind, why="`rms_norm_eps` is not read", made=take_epsilon)
         for kind in (Attention, TransformerBlock, NanoChatModel)
