@@ -432,6 +432,7 @@ def test_layers_of_another_pattern_than_each_so_many_are_refused() -> None:
             "num_experts_per_tok",
         ),
         ({"model_type": "phimoe", "num_experts_per_tok": 3}, "num_experts_per_tok"),
+        ({"model_type": "bailing_hybrid", "norm_topk_prob": False}, "norm_topk_prob"),
         ({"model_type": "ernie4_5_moe", "moe_norm_min": 1.0}, "moe_norm_min"),
         ({"model_type": "falcon_h1", "mlp_bias": True}, "mlp_bias"),
         ({"model_type": "deepseek_v2", "rope_scaling": {"attention_factor": 1.3}}, "rope_scaling"),
@@ -451,6 +452,7 @@ def test_what_a_class_takes_for_granted_is_refused_if_it_is_another(
         {},
     )
     refuse_unread({"model_type": "gemma", "hidden_act": "gelu"}, {})
+    refuse_unread({"model_type": "kimi_linear", "norm_topk_prob": False}, {"moe_renormalize": None})
 
 
 @pytest.mark.parametrize(
