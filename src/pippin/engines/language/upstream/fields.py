@@ -103,9 +103,10 @@ def filled(config: Config, required: Iterable[str] = ()) -> Config:
     # Their classes scale the numbers before a head of its own alone. It gets the embedding's weights.
     if kind in ("minicpm", "minicpm3"):
         found["tie_word_embeddings"] = False
-    # transformers leaves `time_step_limit` out.
+    # transformers takes this for `time_step_limit`. The usual one is no limit in the code of the publisher.
     if kind == "nemotron_h":
-        found["time_step_limit"] = (config.get("time_step_min") or 0.0, float("inf"))
+        least = config.get("time_step_min") or 0.0
+        found["time_step_limit"] = (least if least > 0.001 else 0.0, float("inf"))
     # Its class gives positions no size of the window. The model gets those that need it afterwards.
     if kind == "gpt_oss" and (config.get("rope_scaling") or {}).get("rope_type") in ("dynamic", "longrope"):
         found["rope_scaling"] = None
