@@ -212,6 +212,10 @@ def test_layers_turn_by_the_tables_of_their_types() -> None:
         }
         two, one = turns(config)
         assert one[1]["_freqs"] != two[1]["_freqs"]
+    # Older files tell the types by a pattern.
+    config = older("gemma3_text", {**yarn, "attention_factor": 1.25})
+    found = turns(config | {"num_hidden_layers": 2, "sliding_window_pattern": 2})
+    assert {own["mscale"] for kind, own in found if kind == "YarnRoPE"} == {1.25}
 
 
 def test_layers_turn_the_part_of_their_heads_that_their_table_names() -> None:

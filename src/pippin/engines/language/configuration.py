@@ -228,9 +228,8 @@ def rotary_tables(config: Mapping[str, Any]) -> dict[str, Config]:
     if by_type:
         for table in by_type.values():
             # transformers reads this one setting of YaRN beside the tables alone.
-            table |= (
-                {"truncate": parameters.get("truncate", True)} if "truncate" in {*table, *parameters} else {}
-            )
+            if "truncate" in {*table, *parameters}:
+                table["truncate"] = parameters.get("truncate", True)
         if "full_attention" in by_type:
             by_type["full_attention"] |= scaling
         return by_type

@@ -77,7 +77,7 @@ def turning(model: nn.Module, config: Config) -> Iterator[tuple[nn.Module, Confi
     """The parts of a model that turn alike, each with the configuration that has its rotary settings in the older
     fields: the whole, or its layers where these have tables by their types. `config` is as in `complete`."""
     tables, types = rotary_tables(config), config.get("layer_types") or ()
-    if len(tables) < 2 or not {*types} <= tables.keys():
+    if len(tables) < 2 or not types or not {*types} <= tables.keys():
         yield model, config
         return
     for layer, kind in zip(getattr(model, "layers", ()), types, strict=False):
