@@ -71,6 +71,7 @@ LAYERED = {
 }
 ROTARY = {"rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq"}
 LAYERS = ("full_attention", "sliding_attention")
+LING = {"model_type": "bailing_hybrid", "layer_group_size": 2}
 SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 SHARING = sorted(
     kind
@@ -436,7 +437,11 @@ def test_layers_of_another_pattern_than_each_so_many_are_refused() -> None:
             "num_experts_per_tok",
         ),
         ({"model_type": "phimoe", "num_experts_per_tok": 3}, "num_experts_per_tok"),
-        ({"model_type": "bailing_hybrid", "norm_topk_prob": False}, "norm_topk_prob"),
+        ({**LING, "norm_topk_prob": False}, "norm_topk_prob"),
+        (
+            {**LING, "num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention"] * 2},
+            "layer_types",
+        ),
         ({"model_type": "ernie4_5_moe", "moe_norm_min": 1.0}, "moe_norm_min"),
         ({"model_type": "falcon_h1", "mlp_bias": True}, "mlp_bias"),
         ({"model_type": "deepseek_v2", "rope_scaling": {"attention_factor": 1.3}}, "rope_scaling"),
@@ -451,12 +456,12 @@ def test_what_a_class_takes_for_granted_is_refused_if_it_is_another(
 ) -> None:
     with pytest.raises(ValueError, match=rf"^{name} .* is not read"):
         refuse_unread(config, {})
-    refuse_unread(
-        {"model_type": config["model_type"], "ffn_config": {"ffn_act_fn": {"name": "silu"}}},
-        {},
-    )
+    others = {"ffn_config": {"ffn_act_fn": {"name": "silu"}}, "num_hidden_layers": 2, "layer_group_size": 2}
+    refuse_unread({"model_type": config["model_type"], **others}, {})
     refuse_unread({"model_type": "gemma", "hidden_act": "gelu"}, {})
     refuse_unread({"model_type": "kimi_linear", "norm_topk_prob": False}, {"moe_renormalize": None})
+    types = ["linear_attention", "full_attention", "full_attention"]
+    refuse_unread({**LING, "num_hidden_layers": 3, "layer_types": types}, {})
 
 
 @pytest.mark.parametrize(

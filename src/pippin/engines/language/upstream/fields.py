@@ -132,7 +132,6 @@ def refuse_left_out(config: Config, taken: Container[str]) -> None:
         with_it = "" if summing == "num_experts_per_tok" else f" with {summing}"
         raise unread(f"num_experts_per_tok 1{with_it}")
     refuse_order(config, taken, "full_attention_interval", "linear_attention")
-    refuse_order(config, taken, "layer_group_size", "linear_attention")
     if short := [name for name in KERNELS if config.get(name) == 1]:
         raise unread(f"{short[0]} 1")
 
@@ -273,6 +272,14 @@ def _other_experts(config: Config) -> str:
     return "" if usual else "ffn_config"
 
 
+def _other_layers(config: Config) -> str:
+    """Ling's classes have full attention in the last layer of each group, and in all behind the last whole group."""
+    count, every = config["num_hidden_layers"], config["layer_group_size"]
+    full = (place % every == 0 or place > count // every * every for place in range(1, count + 1))
+    own = ["full_attention" if each else "linear_attention" for each in full]
+    return "" if config.get("layer_types") in (None, own) else "layer_types"
+
+
 def _one_kind(config: Config) -> str:
     """Nemotron H's and Kimi Linear's classes make masks by the first layer of each kind of attention."""
     name = next((name for name in LAYERS if config.get(name)), "")
@@ -297,6 +304,7 @@ FALCONS = ("attention_bias", "mamba_proj_bias", "mlp_bias", "projectors_bias")
 NO_LIMITS = [0.0, float("inf")]
 
 SPECIAL: dict[str, Callable[[Config], str]] = {
+    "bailing_hybrid": _other_layers,
     "dbrx": _other_experts,
     "deepseek_v2": lambda config: "rope_scaling" if _other_yarn(config.get("rope_scaling") or {}) else "",
     # Where no layer has a window and one is named, none turns; the class turns all.

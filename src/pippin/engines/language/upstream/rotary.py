@@ -54,9 +54,9 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     scaling = scaling_of(main, config)
     kind, plain = scaling.get("rope_type"), {"rope_scaling": unscaled(scaling)}
     plain |= _in_tables(config, {"rope_type": "default", "type": "default"})
-    for layer, part in turning(model, config):
+    for layer, own in turning(model, config):
         if layer is not model:
-            _turn_layer(layer, part)
+            _turn_layer(layer, own)
     if kind not in PLAIN and (other := _made(make, {**config, **plain})):
         pairs = any(getattr(each, "traditional", False) for _, _, each in rotary_modules(other))
         if len(tables) == 1 and (kind == "proportional" or (kind == "longrope" and pairs)):
