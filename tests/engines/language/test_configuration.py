@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlx.utils import tree_flatten
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from pippin.config.options.model import ModelOptions
@@ -69,6 +70,14 @@ LAYERED = {
     "gemma3n": "rope_local_base_freq",
 }
 ROTARY = {"rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq"}
+LAYERS = ("full_attention", "sliding_attention")
+LING = {"model_type": "bailing_hybrid", "layer_group_size": 2}
+SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+SHARING = sorted(
+    kind
+    for kind in {*architectures()} - UNREAD - {"Klear", "dots1", "nemotron_h"}
+    if {*SHARED} & {**configuration(kind)}.keys()
+)
 BOTH = sorted({*architectures()} & {*CONFIG_MAPPING} - UNREAD - ONE_SPELLING)
 
 
@@ -180,15 +189,50 @@ def test_older_files_of_dbrx_have_their_base_in_a_part() -> None:
     assert bases(turns(config)) == {4567.0}
 
 
-def test_types_of_layers_that_one_class_turns_alike_are_refused() -> None:
-    config, text = plain("llama")
-    sliding: Json = {"rope_type": "default", "rope_theta": THETA}
-    full = {**sliding, "rope_type": "linear", "factor": 4.0}
-    text["rope_parameters"] = {"sliding_attention": sliding, "full_attention": full}
-    text["layer_types"] = ["sliding_attention", "full_attention"]
-    assert "rope_parameters for sliding_attention and full_attention are read as one" in turns(config)
-    text["layer_types"] = ["full_attention"] * 2
-    assert {own["scale"] for _, own in turns(config)} == {0.25}
+def test_layers_turn_by_the_tables_of_their_types() -> None:
+    yarn: Json = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    full = {**yarn, "rope_theta": THETA, "attention_factor": 1.25}
+    sliding = {"rope_type": "linear", "rope_theta": 777.0, "factor": 2.0}
+    for architecture in ("gemma3_text", "mellum", "llama"):
+        config, text = plain(architecture)
+        text |= {"num_hidden_layers": 2, "sliding_window_pattern": 2}
+        text["layer_types"] = ["sliding_attention", "full_attention"]
+        text["rope_parameters"] = {"sliding_attention": sliding, "full_attention": full}
+        # The last layer comes first.
+        two, one = turns(config)
+        assert (one[0], one[1]["base"], one[1]["scale"]) == ("RoPE", 777.0, 0.5)
+        assert (two[0], two[1]["mscale"]) == ("YarnRoPE", 1.25)
+        # transformers reads this of YaRN beside the tables alone.
+        text["rope_parameters"]["full_attention"] = {**full, "truncate": False}
+        assert turns(config)[0] == two
+        text["rope_parameters"]["truncate"] = False
+        assert turns(config)[0] != two
+        text["rope_parameters"] = {
+            "sliding_attention": {**full, "factor": 3.0},
+            "full_attention": yarn | full,
+        }
+        two, one = turns(config)
+        assert one[1]["_freqs"] != two[1]["_freqs"]
+    # Older files tell the types by a pattern.
+    config = older("gemma3_text", {**yarn, "attention_factor": 1.25})
+    found = turns(config | {"num_hidden_layers": 2, "sliding_window_pattern": 2})
+    assert {own["mscale"] for kind, own in found if kind == "YarnRoPE"} == {1.25}
+
+
+def test_layers_turn_the_part_of_their_heads_that_their_table_names() -> None:
+    config, text = plain("laguna")
+    text |= {"num_hidden_layers": 2, "layer_types": [*LAYERS]}
+    full: Json = {"rope_type": "default", "rope_theta": THETA, "partial_rotary_factor": 0.5}
+    text["rope_parameters"] = {
+        "full_attention": full,
+        "sliding_attention": {"rope_type": "default", "rope_theta": 777.0},
+    }
+    assert {own["base"]: own["dims"] for _, own in turns(config)} == {THETA: 8, 777.0: 16}
+    config = configuration("mimo_v2_flash")
+    linear = {"rope_type": "linear", "factor": 2.0, "rope_theta": 777.0}
+    config["rope_parameters"] = dict.fromkeys(LAYERS, linear)
+    config["layer_types"] = [LAYERS[kind] for kind in config["hybrid_layer_pattern"]]
+    assert {own["dims"] for _, own in turns(config)} == {config["head_dim"]}
 
 
 def test_a_part_of_the_head_that_a_class_does_not_turn_alone_is_refused() -> None:
@@ -261,12 +305,48 @@ def test_one_of_two_scales_of_attention_counts_for_nothing_in_yarn() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["apertus", "exaone4", "exaone_moe", "glm4_moe", "glm_moe_dsa", "gpt2", "lfm2", "longcat_flash"]
+    "kind",
+    [
+        *("apertus", "bailing_hybrid", "exaone4", "exaone_moe", "glm4_moe", "glm_moe_dsa", "gpt2", "lfm2"),
+        *("longcat_flash", "mimo_v2_flash", "nanochat", "olmo_hybrid"),
+    ],
 )
 def test_a_configuration_that_transformers_writes_has_what_mlx_lm_requires(kind: str) -> None:
-    config = {**CONFIG_MAPPING[kind]().to_dict(), "model_type": kind}
+    names = {"bailing_hybrid": ["BailingHybridForCausalLM"]}
+    config = {**CONFIG_MAPPING[kind]().to_dict(), "model_type": kind, "architectures": names.get(kind)}
     _, arguments = classes_of(config)
     assert arguments.from_dict(config)
+
+
+@pytest.mark.parametrize("kind", SHARING)
+def test_a_model_may_have_no_shared_experts(kind: str) -> None:
+    config = configuration(kind)
+    name = next(name for name in SHARED if name in config)
+    make, arguments = classes_of({**config, name: 0})
+    model = make(arguments.from_dict({**config, name: 0}))
+    assert not any("shared_expert" in path and found for path, found in tree_flatten(model.parameters()))
+
+
+def test_a_size_of_zero_is_named() -> None:
+    for kind in ("helium", "nemotron_h"):
+        config = configuration(kind) | {"intermediate_size": 0}
+        assert "intermediate_size 0 is not read" in turns(config)
+    assert "n_shared_experts 0 is not read" in turns(configuration("dots1") | {"n_shared_experts": 0})
+
+
+def test_olmo_hybrid_turns_nothing_where_its_base_is_null() -> None:
+    config, _ = plain("olmo_hybrid")
+    config["rope_parameters"] = {"rope_type": "default", "rope_theta": None}
+    assert turns(config) == []
+    assert "rope_theta is null" in turns({**plain("olmo2")[0], "rope_parameters": config["rope_parameters"]})
+
+
+def test_minicpm_3_scales_positions_as_its_configuration_says() -> None:
+    config, _ = plain("minicpm3")
+    config |= {"rope_scaling": None, "max_position_embeddings": 32768}
+    assert {kind for kind, _ in turns(config)} == {"RoPE"}
+    config["rope_scaling"] = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    assert {kind for kind, _ in turns(config)} == {"YarnRoPE"}
 
 
 @pytest.mark.parametrize(
@@ -357,10 +437,18 @@ def test_layers_of_another_pattern_than_each_so_many_are_refused() -> None:
             "num_experts_per_tok",
         ),
         ({"model_type": "phimoe", "num_experts_per_tok": 3}, "num_experts_per_tok"),
+        ({**LING, "norm_topk_prob": False}, "norm_topk_prob"),
+        (
+            {**LING, "num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention"] * 2},
+            "layer_types",
+        ),
         ({"model_type": "ernie4_5_moe", "moe_norm_min": 1.0}, "moe_norm_min"),
         ({"model_type": "falcon_h1", "mlp_bias": True}, "mlp_bias"),
         ({"model_type": "deepseek_v2", "rope_scaling": {"attention_factor": 1.3}}, "rope_scaling"),
         ({"model_type": "deepseek_v2", "rope_scaling": {"mscale_all_dim": 0.7}}, "rope_scaling"),
+        ({"model_type": "kimi_linear", "layer_types": ["linear_attention"]}, "layer_types"),
+        ({"model_type": "nemotron_h", "layers_block_type": ["full_attention", "mlp"]}, "layers_block_type"),
+        ({"model_type": "qwen3_next", "linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim"),
     ],
 )
 def test_what_a_class_takes_for_granted_is_refused_if_it_is_another(
@@ -368,11 +456,12 @@ def test_what_a_class_takes_for_granted_is_refused_if_it_is_another(
 ) -> None:
     with pytest.raises(ValueError, match=rf"^{name} .* is not read"):
         refuse_unread(config, {})
-    refuse_unread(
-        {"model_type": config["model_type"], "ffn_config": {"ffn_act_fn": {"name": "silu"}}},
-        {},
-    )
+    others = {"ffn_config": {"ffn_act_fn": {"name": "silu"}}, "num_hidden_layers": 2, "layer_group_size": 2}
+    refuse_unread({"model_type": config["model_type"], **others}, {})
     refuse_unread({"model_type": "gemma", "hidden_act": "gelu"}, {})
+    refuse_unread({"model_type": "kimi_linear", "norm_topk_prob": False}, {"moe_renormalize": None})
+    types = ["linear_attention", "full_attention", "full_attention"]
+    refuse_unread({**LING, "num_hidden_layers": 3, "layer_types": types}, {})
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,9 @@ def completed(config: Config) -> Config:
     # DBRX's base lies in a part that has no table.
     tables = [{**config[name], **(part.table or {})} for name, part in turns.parts.items()]
     tables += rotary_tables({"rope_parameters": turns.table}).values()
-    null = any(table.get("rope_theta", "") is None for table in tables)
+    # OLMo Hybrid does not turn where its base is null.
+    turns_without = config.get("model_type") == "olmo_hybrid"
+    null = not turns_without and any(table.get("rope_theta", "") is None for table in tables)
     if (refused := NULL.format("rope_theta") if null else turns.refused) is not None:
         raise ValueError(refused)
 
@@ -160,7 +162,7 @@ def spelled_out(config: Mapping[str, Any], turns: Turns | None = None) -> Config
     if turns.table is not None and not isinstance(config.get("rope_theta"), list):  # one for each layer
         config = {**config, "rope_parameters": turns.table, "rope_scaling": None}
         by_type = any(isinstance(each, dict) for each in turns.table.values())
-        if by_type and turns.types and not config.keys() & {"layer_types", "sliding_window_pattern"}:
+        if by_type and turns.types and not (config.get("layer_types") or "sliding_window_pattern" in config):
             config["layer_types"] = turns.types
     found: Config = {}
     # Fields under the other names that transformers knows them by. It writes one of the two. Some map the size of a
@@ -224,6 +226,10 @@ def rotary_tables(config: Mapping[str, Any]) -> dict[str, Config]:
     scaling, parameters = (object_of(config.get(name)) for name in ("rope_scaling", "rope_parameters"))
     by_type = {name: dict(value) for name, value in parameters.items() if isinstance(value, dict)}
     if by_type:
+        for table in by_type.values():
+            # transformers reads this one setting of YaRN beside the tables alone.
+            if "truncate" in {*table, *parameters}:
+                table["truncate"] = parameters.get("truncate", True)
         if "full_attention" in by_type:
             by_type["full_attention"] |= scaling
         return by_type

@@ -690,6 +690,7 @@ def test_an_adapter_that_cannot_be_read_is_left_to_be_refused_where_it_is_read(t
         ("gpt_neox", "gpt_neox.layers.0.attention.dense", "model.h.0.attention.dense"),
         ("gpt_neox", "gpt_neox.embed_in", "model.embed_in"),
         ("nemotron_h", "model.embeddings", "backbone.embeddings"),
+        ("nemotron_h", "model.layers.0.mixer.in_proj", "backbone.layers.0.mixer.in_proj"),
         ("gemma3", "model.language_model.layers.0.mlp.up_proj", "language_model.model.layers.0.mlp.up_proj"),
     ],
 )

@@ -19,8 +19,8 @@ NEUTRAL = (None, False)
 COMPUTING = tuple(
     (
         "activation_function attn_logit_softcapping clip_qkv final_logit_softcapping hidden_act "
-        "hidden_activation mamba_hidden_act mlp_hidden_act moe_norm_min moe_router_logit_softcapping qk_layernorm "
-        "rope_interleave scale_attn_by_inverse_layer_idx scale_attn_weights swiglu_alpha swiglu_limit "
+        "hidden_activation mamba_hidden_act mlp_hidden_act moe_norm_min moe_router_logit_softcapping norm_topk_prob "
+        "qk_layernorm rope_interleave scale_attn_by_inverse_layer_idx scale_attn_weights swiglu_alpha swiglu_limit "
         "topk_method use_parallel_residual"
     ).split()
 )
@@ -54,6 +54,9 @@ DERIVED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 }
 """Fields that transformers leaves out where others tell them."""
 
+KERNELS = "conv_L_cache conv_kernel linear_conv_kernel_dim mamba_d_conv short_conv_kernel_size".split()
+"""Sizes of short convolutions, of which the libraries' classes keep one token less: with 1, they keep all."""
+
 ALWAYS: dict[str, Config] = {
     "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
     "glm_moe_dsa": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
@@ -62,6 +65,13 @@ ALWAYS: dict[str, Config] = {
         "zero_expert_type": "identity",
         "mla_scale_q_lora": True,
         "mla_scale_kv_lora": True,
+    },
+    "mimo_v2_flash": {
+        "add_swa_attention_sink_bias": True,
+        "add_full_attention_sink_bias": False,
+        "n_shared_experts": None,
+        "topk_method": "noaux_tc",
+        "scoring_func": "sigmoid",
     },
 }
 """Fields of which transformers' class of an architecture knows one value, and writes none."""
@@ -85,15 +95,23 @@ def filled(config: Config, required: Iterable[str] = ()) -> Config:
         name: value for name, value in found.items() if config.get(name) in (None, []) and value is not None
     }
     found |= _granite(config) if kind == "granitemoehybrid" else {}
+    found |= _ling(config) if "BailingHybridForCausalLM" in (config.get("architectures") or ()) else {}
     if types := config.get("mlp_layer_types"):  # how many layers come before the first with experts
         found["first_k_dense_replace"] = [*types, "sparse"].index("sparse")
     # So many tokens before its own, as in SGLang, for which it was published, and in transformers.
     if kind == "mimo_v2_flash" and (size := config.get("sliding_window_size")):
         found["sliding_window_size"] = size + 1
+    # Their classes scale the numbers before a head of its own alone. It gets the embedding's weights.
+    if kind in ("minicpm", "minicpm3"):
+        found["tie_word_embeddings"] = False
+    # transformers takes this for `time_step_limit`. The usual one is no limit in the code of the publisher.
+    if kind == "nemotron_h":
+        least = config.get("time_step_min") or 0.0
+        found["time_step_limit"] = (least if least > 0.001 else 0.0, float("inf"))
     # Its class gives positions no size of the window. The model gets those that need it afterwards.
     if kind == "gpt_oss" and (config.get("rope_scaling") or {}).get("rope_type") in ("dynamic", "longrope"):
         found["rope_scaling"] = None
-    found |= _pattern(config)
+    found |= _pattern(config) | _unshared(config)
     if isinstance(text := config.get("text_config"), dict):
         found["text_config"] = filled(text)
     return {**config, **found}
@@ -115,6 +133,8 @@ def refuse_left_out(config: Config, taken: Container[str]) -> None:
         with_it = "" if summing == "num_experts_per_tok" else f" with {summing}"
         raise unread(f"num_experts_per_tok 1{with_it}")
     refuse_order(config, taken, "full_attention_interval", "linear_attention")
+    if short := [name for name in KERNELS if config.get(name) == 1]:
+        raise unread(f"{short[0]} 1")
 
 
 def refuse_order(config: Config, taken: Container[str], field: str, kind: str) -> None:
@@ -132,7 +152,8 @@ def refuse_order(config: Config, taken: Container[str], field: str, kind: str) -
 
 def refuse_unlike(config: Config, taken: Container[str], names: Iterable[str]) -> None:
     """Raises `ValueError` for a field of these names that is not as usual, and is not `taken`."""
-    usual = fields_of(config).defaults
+    known = fields_of(config)
+    usual = known.defaults
     for name in names:
         if name not in usual or name not in config:
             continue
@@ -140,7 +161,7 @@ def refuse_unlike(config: Config, taken: Container[str], names: Iterable[str]) -
         alikes = NEUTRAL, GELU.get(str(config.get("model_type")), BY_TANH)
         if value == default or any(value in alike and default in alike for alike in alikes):
             continue
-        if name not in taken:
+        if name not in taken and known.names.get(name) not in taken:
             raise unread(f"{name} {value!r}")
 
 
@@ -152,8 +173,15 @@ def names_read(module: str) -> set[str]:
 
 
 def with_pattern(config: Config) -> Config:
-    """The configuration with the fields that older classes read instead of the types of all layers."""
-    return {**config, **_pattern(config)}
+    """The configuration with the fields that older classes read instead of the types of all layers, and None where
+    there are no shared experts."""
+    return {**config, **_pattern(config), **_unshared(config)}
+
+
+def _unshared(config: Config) -> Config:
+    # Two classes have some always: Nemotron H's of a size of their own, and that of dots.llm1.
+    none = config.get("n_shared_experts") == 0 and config.get("model_type") not in ("dots1", "nemotron_h")
+    return {"n_shared_experts": None} if none else {}
 
 
 def _pattern(config: Config) -> Config:
@@ -197,7 +225,28 @@ def _kimi_linear(config: Config) -> Config:
     return {"linear_attn_config": linear, "rope_theta": 1e4, "mla_use_nope": True}
 
 
+def _ling(config: Config) -> Config:
+    """Ling 3.0's sizes under the names that mlx-lm's class has for them."""
+    found = {"moe_shared_expert_intermediate_size": config["moe_intermediate_size"], "q_lora_rank": None}
+    return found | {"head_dim": config.get("linear_head_dim", config.get("head_dim"))}
+
+
+def _mimo(config: Config) -> Config:
+    """MiMo's fields as they were published, of which transformers writes one for both types of layers."""
+    sizes = ("num_attention_heads", "head_dim", "v_head_dim")
+    return {
+        **{f"swa_{name}": config[name] for name in sizes},
+        "swa_num_key_value_heads": 2 * config["num_key_value_heads"],
+        "hybrid_layer_pattern": [int(kind == "sliding_attention") for kind in config["layer_types"]],
+        "moe_layer_freq": [int(kind == "sparse") for kind in config["mlp_layer_types"]],
+        "sliding_window_size": config["sliding_window"],
+        "layernorm_epsilon": config["rms_norm_eps"],
+        "partial_rotary_factor": 0.334,
+    }
+
+
 OMITTED: dict[str, Callable[[Config], Config]] = {
+    "mimo_v2_flash": _mimo,
     "gemma3": _vocabulary,
     "gemma4": _vocabulary,
     "kimi_linear": _kimi_linear,
@@ -207,7 +256,7 @@ OMITTED: dict[str, Callable[[Config], Config]] = {
         "mamba_d_ssm": int((config.get("mamba_expand") or 2) * config["hidden_size"])
     },
     "mamba2": lambda config: {"intermediate_size": int(config.get("expand", 2) * config["hidden_size"])},
-    "minicpm3": lambda config: {"rope_scaling": {}},
+    "minicpm3": lambda config: {"rope_scaling": {"rope_type": "default"}},
     "minimax_m2": lambda config: {"shared_intermediate_size": 0, "rotary_dim": config.get("head_dim")},
     "solar_open": lambda config: {
         "intermediate_size": config["moe_intermediate_size"],
@@ -226,6 +275,25 @@ def _other_experts(config: Config) -> str:
     return "" if usual else "ffn_config"
 
 
+def _other_layers(config: Config) -> str:
+    """Ling's classes have full attention in the last layer of each group, and in all behind the last whole group."""
+    count, every = config["num_hidden_layers"], config["layer_group_size"]
+    full = (place % every == 0 or place > count // every * every for place in range(1, count + 1))
+    own = ["full_attention" if each else "linear_attention" for each in full]
+    return "" if config.get("layer_types") in (None, own) else "layer_types"
+
+
+def _one_kind(config: Config) -> str:
+    """Nemotron H's and Kimi Linear's classes make masks by the first layer of each kind of attention."""
+    name = next((name for name in LAYERS if config.get(name)), "")
+    kinds = {*config.get(name, ())}
+    both = kinds & {"*", "attention", "full_attention"} and kinds & {"M", "mamba", "linear_attention"}
+    return "" if both else name
+
+
+LAYERS = ("hybrid_override_pattern", "layers_block_type", "layer_types")
+
+
 def _other_yarn(scaling: Config) -> bool:
     """Whether positions turn otherwise than by YaRN in the one form that DeepSeek V2's class has."""
     alone = ("mscale" in scaling) != ("mscale_all_dim" in scaling)
@@ -239,6 +307,7 @@ FALCONS = ("attention_bias", "mamba_proj_bias", "mlp_bias", "projectors_bias")
 NO_LIMITS = [0.0, float("inf")]
 
 SPECIAL: dict[str, Callable[[Config], str]] = {
+    "bailing_hybrid": _other_layers,
     "dbrx": _other_experts,
     "deepseek_v2": lambda config: "rope_scaling" if _other_yarn(config.get("rope_scaling") or {}) else "",
     # Where no layer has a window and one is named, none turns; the class turns all.
@@ -257,8 +326,8 @@ SPECIAL: dict[str, Callable[[Config], str]] = {
         "moe_apply_router_weight_on_input" if config.get("moe_apply_router_weight_on_input") else ""
     ),
     "nemotron": lambda config: "" if config.get("hidden_act", "relu2") == "relu2" else "hidden_act",
-    "nemotron_h": lambda config: "" if (config.get("time_step_min") or 0) <= 0.001 else "time_step_min",
+    "kimi_linear": _one_kind,
+    "nemotron_h": _one_kind,
     "phimoe": lambda config: "" if config.get("num_experts_per_tok", 2) == 2 else "num_experts_per_tok",
-    "qwen2_moe": lambda config: "norm_topk_prob" if config.get("norm_topk_prob") else "",
 }
 """By type, the name of a field that its class takes for granted, if it is another; else nothing."""

@@ -32,6 +32,16 @@ _utils = _import_utils()
 
 MODEL_REMAPPING: dict[str, str] = _utils.MODEL_REMAPPING
 dequantize_model = _utils.dequantize_model
-get_classes = _utils._get_classes
 infer_quant_config = _utils.infer_quant_config
 load_model = _utils.load_model
+
+OTHER_NAMES = {"BailingHybridForCausalLM": "BailingMoeV3ForCausalLM"}
+"""Architectures by transformers' names, where mlx-lm tells them by those in the files that were published first."""
+
+
+def get_classes(config: dict[str, Any]) -> tuple[Any, Any]:
+    """The classes of a configuration's model and of its arguments. Raises `ValueError` for an unknown architecture."""
+    given = config.get("architectures") or ()
+    names = [OTHER_NAMES.get(each, each) for each in ((given,) if isinstance(given, str) else given)]
+    found: tuple[Any, Any] = _utils._get_classes({**config, "architectures": names})
+    return found

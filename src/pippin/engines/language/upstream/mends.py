@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Literal
@@ -10,16 +11,26 @@ import mlx.core as mx
 import mlx.nn as nn
 from msgspec import Struct
 
-from pippin.engines.language.configuration import Config, completed, rotary_tables, unread, unscaled
+from pippin.engines.language.configuration import (
+    Config,
+    completed,
+    fields_of,
+    rotary_tables,
+    unread,
+    unscaled,
+)
 from pippin.engines.language.upstream import windows
 from pippin.engines.language.upstream.classes import become
 from pippin.engines.language.upstream.fields import filled, refuse_left_out, refuse_unread
 from pippin.engines.language.upstream.library import get_classes
-from pippin.engines.language.upstream.rotary import complete
+from pippin.engines.language.upstream.rotary import complete, turning
 
 LIBRARIES = ("mlx_lm", "mlx_vlm")
 SHARED = "rope_utils"
 """The module that the architectures of a library share, and that has mends."""
+
+SIZES = re.compile("dim|experts$|heads|rank|size")
+"""In the names of fields that hold a size."""
 
 Arrays = dict[str, mx.array]
 
@@ -78,10 +89,26 @@ def storing(change: Callable[[Any, Arrays], Arrays]) -> Callable[[Any, Mapping[s
     """What has a model change the arrays of a checkpoint before its class reads them: `made` of a mend."""
 
     def made(model: Any, _: Mapping[str, Any]) -> None:
-        sanitize = model.sanitize
+        sanitize = getattr(model, "sanitize", lambda arrays: arrays)
         model.sanitize = lambda arrays: sanitize(change(model, arrays))
 
     return made
+
+
+def renamed(arrays: Arrays, parts: Mapping[str, str]) -> Arrays:
+    """The arrays by names with other parts."""
+    found: Arrays = {}
+    for name, array in arrays.items():
+        for part, own in parts.items():
+            name = name.replace(part, own)
+        found[name] = array
+    return found
+
+
+def renaming(original: type, parts: Mapping[str, str]) -> Mend:
+    """The record of a model whose class has other names for what a checkpoint stores."""
+    why = f"names with {', '.join(f'`{each}`' for each in parts)} are not read"
+    return Mend(original=original, why=why, made=storing(lambda _, arrays: renamed(arrays, parts)))
 
 
 def with_epsilon(kind: Any, field: str, usual: float) -> Callable[[Any, Mapping[str, Any]], None]:
@@ -134,7 +161,7 @@ def classes_of(config: Config) -> tuple[Any, Any]:
     makes the model does where its class cannot do what the configuration says."""
     model_class, kind = get_classes(config)
     arguments = Arguments(kind)
-    own, shared = _mends_of(model_class), mends("mlx_lm", SHARED)
+    mended, shared = _mends_of(model_class), mends("mlx_lm", SHARED)
     whole = completed(config)
     text = whole.get("text_config") or {}
     nested = bool(rotary_tables(text))
@@ -150,7 +177,11 @@ def classes_of(config: Config) -> tuple[Any, Any]:
             if len(kinds) != 1 or not sought:
                 raise
             raise unread(f"layer_types of {kinds.pop()} alone") from error
-        make_of(own, model, changed)
+        except ZeroDivisionError as error:
+            usual, sizes = fields_of(changed).defaults, [name for name in changed if SIZES.search(name)]
+            zeros = (name for name in sizes if changed[name] == 0 and usual.get(name) != 0)
+            raise unread(" or ".join(f"{name} 0" for name in zeros) or "a size of 0") from error
+        make_of(mended, model, changed)
         return model
 
     def make_other(changed: Config) -> nn.Module:
@@ -160,7 +191,8 @@ def classes_of(config: Config) -> tuple[Any, Any]:
     def make(given: Any) -> nn.Module:
         model = plain(given, config)
         complete(model, text if nested else whole, make_other)
-        make_of(shared, model, config)
+        for part, own in turning(model, {**whole, **text} if nested else whole):
+            make_of(shared, part, own)
         windows.complete(model, whole, taken)
         refuse_unread(whole, taken)
         refuse_left_out(text, _taken_of(text))

@@ -25,7 +25,7 @@ from pippin.engines.language.upstream.fields import (
 from pippin.engines.language.upstream.mends import SHARED, make_of, mends
 from pippin.engines.language.upstream.newest import for_mlx_vlm, in_columns, in_its_family, renamed, taken
 from pippin.engines.language.upstream.quantised import Arrays, settle_bits
-from pippin.engines.language.upstream.rotary import complete
+from pippin.engines.language.upstream.rotary import complete, turning
 from pippin.engines.language.upstream.stored import OF_HEAD, read_arrays, refuse_lost_head, with_head
 
 
@@ -186,8 +186,10 @@ def load_model(folder: Path, **settings: Any) -> nn.Module:
     def make(changed: Config) -> nn.Module:
         return _language(_made(taken(changed if named is None else {**config, named: changed}, own)))
 
-    complete(_language(model), config if named is None else config[named], make)
-    make_of(mends("mlx_vlm", SHARED), _language(model), config)
+    text = config if named is None else config[named]
+    complete(_language(model), text, make)
+    for part, settings in turning(_language(model), text):
+        make_of(mends("mlx_vlm", SHARED), part, settings)
     _refuse_left_out(model, config)
     activation = _activation(published)
     if activation is not None and activation not in CODED.get(str(own.get("model_type")), (activation,)):

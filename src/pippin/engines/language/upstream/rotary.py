@@ -6,7 +6,7 @@ does not read it. No weight is read for this.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -21,7 +21,6 @@ from pippin.engines.language.configuration import (
     head_size,
     rotary_tables,
     scaling_of,
-    spelled_out,
     unread,
     unscaled,
 )
@@ -39,6 +38,9 @@ ends."""
 SERVED = "served_window"
 """A field of configurations, made here: the most tokens of a sequence."""
 
+USUAL_PART = {"mimo_v2_flash": 0.334}
+"""The part of a head that a type's plain layers turn where their table does not say so, if it is not the whole."""
+
 Make = Callable[[Config], nn.Module]
 """Makes a model by a configuration in one spelling."""
 
@@ -55,6 +57,9 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     scaling = scaling_of(main, config)
     kind, plain = scaling.get("rope_type"), {"rope_scaling": unscaled(scaling)}
     plain |= _in_tables(config, {"rope_type": "default", "type": "default"})
+    for layer, own in turning(model, config):
+        if layer is not model:
+            _turn_layer(layer, own)
     if kind not in PLAIN and (other := _made(make, {**config, **plain})):
         pairs = any(getattr(each, "traditional", False) for _, _, each in rotary_modules(other))
         if len(tables) == 1 and (kind == "proportional" or (kind == "longrope" and pairs)):
@@ -67,8 +72,40 @@ def complete(model: nn.Module, config: Config, make: Make) -> None:
     ignored = not fields_of(config).part_of_head and kind in (None, "default")
     if part is not None and not ignored and (other := _made(make, {**config, **whole})) is not None:
         _refuse_other_part(model, config, part, other)
-    _take_bases(model, used, config.get("layer_types") or ())
+    _take_bases(model, used)
     _refuse_one_for_all(model, config, used)
+
+
+def turning(model: nn.Module, config: Config) -> Iterator[tuple[nn.Module, Config]]:
+    """The parts of a model that turn alike, each with the configuration that has its rotary settings in the older
+    fields: the whole, or its layers where these have tables by their types. `config` is as in `complete`."""
+    tables, types = rotary_tables(config), config.get("layer_types") or ()
+    if len(tables) < 2 or not types or not {*types} <= tables.keys():
+        yield model, config
+        return
+    for layer, kind in zip(getattr(model, "layers", ()), types, strict=False):
+        table = tables[kind]
+        yield layer, {**config, **table, "rope_parameters": table, "rope_scaling": scaling_of(table, config)}
+
+
+def _turn_layer(layer: nn.Module, config: Config) -> None:
+    """Put modules that turn as `config` says in the places of those that a class made for layers of another type."""
+    scaling, base = config["rope_scaling"], config.get("rope_theta")
+    kind, table, size = scaling.get("rope_type"), config["rope_parameters"], head_size(config) or 0
+    found = None if kind in PLAIN else {**table, **scaling}
+    usual = USUAL_PART.get(str(config.get("model_type")), 1.0) if kind is None else 1.0
+    part = table.get("partial_rotary_factor", usual)
+    for parent, name, each in list(rotary_modules(layer)):
+        if base is None or not isinstance(getattr(each, "dims", None), int):
+            continue
+        if kind == "proportional" and each.dims < size:
+            raise unread("rope_scaling of the type 'proportional'")
+        # Some types of layers have larger heads, which turn whole.
+        own_size = kind == "proportional" or "qk_rope_head_dim" in config or (part == 1 and each.dims > size)
+        dims = each.dims if own_size else int(size * part)
+        own = initialize_rope(dims, base, each.traditional, found, config["max_position_embeddings"])
+        if _described(own) != _described(each):
+            setattr(parent, name, own)
 
 
 def _in_tables(config: Config, changes: Config) -> Config:
@@ -118,10 +155,9 @@ def _scale(model: nn.Module, config: Config, scaling: Config, *, alone: bool) ->
 
 
 def complete_yarn(rope: Any, config: Mapping[str, Any]) -> None:
-    """Have a module of either library turn by all that the configuration says (transformers'
+    """Have a module of either library turn by all that the configuration, spelled out, says (transformers'
     `_compute_yarn_parameters`)."""
-    part = turned(config)
-    base, scaling = part.get("rope_theta"), part.get("rope_scaling") or {}
+    base, scaling = config.get("rope_theta"), config.get("rope_scaling") or {}
     if "factor" not in scaling:
         return
     factor, one, two = scaling["factor"], scaling.get("mscale"), scaling.get("mscale_all_dim")
@@ -147,10 +183,9 @@ def complete_yarn(rope: Any, config: Mapping[str, Any]) -> None:
 
 
 def complete_long(rope: Any, config: Mapping[str, Any]) -> None:
-    """Have a module scale by what the configuration says, and not by the ratio of its windows alone (transformers'
-    `_compute_longrope_parameters`)."""
-    part = turned(config)
-    base, scaling = part.get("rope_theta"), part.get("rope_scaling") or {}
+    """Have a module scale by what the configuration, spelled out, says, and not by the ratio of its windows alone
+    (transformers' `_compute_longrope_parameters`)."""
+    base, scaling = config.get("rope_theta"), config.get("rope_scaling") or {}
     factor, original = scaling.get("factor"), scaling.get(ORIGINAL)
     if scaling.get("attention_factor") is not None:
         rope._scale = float(scaling["attention_factor"])
@@ -160,13 +195,6 @@ def complete_long(rope: Any, config: Mapping[str, Any]) -> None:
     if base is not None and original is not None and config.get(SERVED, math.inf) <= original:
         plain = base ** (mx.arange(0, rope.dim, 2, dtype=mx.float32) / rope.dim)
         rope._freqs = mx.array(scaling["short_factor"]) * plain
-
-
-def turned(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a configuration that has rotary settings, spelled out."""
-    spelled = spelled_out(config)
-    text = spelled.get("text_config") or {}
-    return text if rotary_tables(text) else spelled
 
 
 def _refuse_other_part(model: nn.Module, config: Config, part: float, whole: nn.Module) -> None:
@@ -183,19 +211,16 @@ def _refuse_other_part(model: nn.Module, config: Config, part: float, whole: nn.
     )
 
 
-def _take_bases(model: nn.Module, tables: Mapping[str, Config], types: Iterable[str]) -> None:
-    """Give plain modules, which tell their base, that of their layer. Raises `ValueError` for one that no module
-    has."""
-    layers = list(zip(getattr(model, "layers", ()), types, strict=False))
-    for part, kind in [(model, kind) for kind in tables] if len(tables) == 1 else layers:
-        theta = tables.get(kind, {}).get("rope_theta")
-        if theta and len(_bases(part)) == 1:
-            for _, _, each in rotary_modules(part):
-                each.base = theta
+def _take_bases(model: nn.Module, tables: Mapping[str, Config]) -> None:
+    """Give plain modules, which tell their base, that of a table that all layers have. Raises `ValueError` for one that
+    no module has."""
     bases = _bases(model)
     for kind, table in tables.items():
         theta = table.get("rope_theta")
-        if bases and theta is not None and float(theta) not in bases:
+        if theta and len(tables) == len(bases) == 1:
+            for _, _, each in rotary_modules(model):
+                each.base = theta
+        elif bases and theta is not None and float(theta) not in bases:
             raise unread(f"rope_theta {theta} of {kind}")
 
 

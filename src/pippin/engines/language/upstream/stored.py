@@ -20,8 +20,8 @@ from pippin.engines.language.upstream.quantised import Arrays, left_to_libraries
 
 FP8 = "F8_E4M3"
 OTHER_SETTINGS = "hf_quant_config.json"  # ModelOpt's
-HEAD = re.compile(r"(?:^|\.)lm_head\.weight$")
-OF_HEAD = re.compile(r"(?:^|\.)lm_head\.\w+$")
+HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)\.weight$")
+OF_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)\.\w+$")
 EMBEDDING = re.compile(
     r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|embeddings?)\.weight$"
 )
@@ -48,7 +48,8 @@ def read_arrays(folder: Path, config: Config, files: Files | None = None, *, vis
         if files is not None:
             files.note(arrays, path, header)
         for name, array in arrays.items():
-            if chosen.owners[name] == path:
+            # transformers saves the parts that a model has none of, such as shared experts, with no numbers in them.
+            if chosen.owners[name] == path and array.size:
                 # MLX loads FP8 numbers as bytes.
                 eight = decodes and header.arrays[name].dtype == FP8
                 found[name] = mx.from_fp8(array, dtype=wide) if eight else array
@@ -97,7 +98,7 @@ def with_head(model: nn.Module, arrays: Arrays, config: Config, stored: Arrays) 
 
 def refuse_lost_head(model: nn.Module, arrays: Arrays, config: Config) -> None:
     """Raises `ValueError` for a stored head that counts and that the model's class has no place for."""
-    heads = any(name.rpartition(".")[2] == "lm_head" for name, _ in model.named_modules())
+    heads = any(HEAD.search(f"{name}.weight") for name, _ in model.named_modules())
     if config.get(TIED) is False and not heads and any(map(HEAD.search, arrays)):
         raise ValueError(
             "lm_head.weight is not the embedding, for which the class of this architecture takes it"

@@ -8,6 +8,7 @@ from mlx_lm.models.glm4_moe_lite import Glm4MoeLiteAttention
 from pippin.engines.language.upstream.mends import Mend
 
 EPSILON = 1e-6
+WHY = "the norms of compressed queries and keys have the small number of the layers"
 
 
 def own_epsilon(attention: Glm4MoeLiteAttention, _: Any) -> None:
@@ -16,10 +17,4 @@ def own_epsilon(attention: Glm4MoeLiteAttention, _: Any) -> None:
             attention[name].eps = EPSILON
 
 
-MENDS = (
-    Mend(
-        original=Glm4MoeLiteAttention,
-        why="the norms of compressed queries and keys have the small number of the layers",
-        made=own_epsilon,
-    ),
-)
+MENDS = (Mend(original=Glm4MoeLiteAttention, why=WHY, made=own_epsilon),)

@@ -5,15 +5,9 @@ computes by tanh."""
 import mlx.nn as nn
 from mlx_lm.models.gpt2 import MLP, Model
 
-from pippin.engines.language.upstream.mends import Mend, exact_where, storing
+from pippin.engines.language.upstream.mends import exact_where, renaming
 
 MENDS = (
-    Mend(
-        original=Model,
-        why="names that begin with `transformer.` are not read",
-        made=storing(
-            lambda _, arrays: {name.removeprefix("transformer."): array for name, array in arrays.items()}
-        ),
-    ),
+    renaming(Model, {"transformer.": ""}),
     exact_where(MLP, "activation_function", "gelu_new", lambda own, x: own.c_proj(nn.gelu(own.c_fc(x)))),
 )

@@ -1,15 +1,14 @@
-"""Kimi Linear's small number of the norm of its compressed keys, which is one of its own: mlx-lm 0.32 takes that of its
-layers."""
+"""Kimi Linear as transformers saves it, with dense layers under the name of those with experts, which mlx-lm 0.32
+does not read; and its small number of the norm of its compressed keys, which is one of its own."""
 
-from mlx_lm.models.kimi_linear import KimiMLAAttention
+from mlx_lm.models.kimi_linear import KimiMLAAttention, Model
 
-from pippin.engines.language.upstream.mends import Mend
-from pippin.engines.language.upstream.mlx_lm.glm4_moe_lite import own_epsilon
+from pippin.engines.language.upstream.mends import Mend, renaming
+from pippin.engines.language.upstream.mlx_lm import glm4_moe_lite
 
 MENDS = (
-    Mend(
-        original=KimiMLAAttention,
-        why="the norm of compressed keys has the small number of the layers",
-        made=own_epsilon,
+    renaming(
+        Model, {f".block_sparse_moe.{each}_proj.": f".mlp.{each}_proj." for each in ("gate", "up", "down")}
     ),
+    Mend(original=KimiMLAAttention, why=glm4_moe_lite.WHY, made=glm4_moe_lite.own_epsilon),
 )
