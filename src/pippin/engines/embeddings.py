@@ -142,9 +142,8 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
         if (folder / "1_Dense").is_dir():
             refuse_unknown(folder.name, "late interaction")
         found = _modes(folder, "1_Pooling") if (folder / "1_Pooling/config.json").is_file() else (usual,)
-        return Pooling(
-            found, (*(_linear(*arrays.values()) for arrays in beside), normalized, *cut), folder.name
-        )
+        linear = (_linear(*arrays.values()) for arrays in beside)
+        return Pooling(found, (*linear, normalized, *cut), folder.name)
     modes: tuple[str, ...] = ()
     steps: list[Step] = []
     unknown: list[str] = []
@@ -169,8 +168,7 @@ def read_pooling(folder: Path, stored: Mapping[str, mx.array], usual: str) -> Po
                 _refuse_other_places(folder, place)
                 steps.append(normalized)
             case "Dense":
-                is_stored = beside and not (path / "model.safetensors").exists()
-                steps.append(_dense(folder, place, beside.pop(0) if is_stored else None))
+                steps.append(_dense(folder, place, beside))
             case "LayerNorm":
                 steps.append(_layer_norm(folder.name, path))
             case other:
@@ -241,15 +239,17 @@ def _refuse_other_places(folder: Path, place: str) -> None:
         raise _not_computed(folder.name, f"{place}/config.json makes {target} of {source}")
 
 
-def _dense(model: Path, place: str, stored: dict[str, mx.array] | None) -> Step:
+def _dense(model: Path, place: str, beside: list[dict[str, mx.array]]) -> Step:
     """sentence-transformers' Dense: a linear layer and an activation, and its input or a projection of it beside them
-    where it says so. Its weights are `stored` beside the model's, or in its own folder. Raises
-    `ServerError("load_failed")`."""
+    where it says so. Its weights are in its own folder, or the first of those `beside` the model's, which are taken
+    out. Raises `ServerError("load_failed")`."""
     kinds: dict[str, Any] = {"activation_function": str, "use_residual": bool, "bias": bool}
     config = fields_in(model, f"{place}/config.json", **kinds, out_features=int, in_features=int)
-    arrays = stored or _arrays(model.name, model / place, "linear.weight")
+    is_stored = bool(beside) and not (model / place / "model.safetensors").exists()
+    arrays = beside.pop(0) if is_stored else _arrays(model.name, model / place, "linear.weight")
     # Conversions may leave the configuration out, for EmbeddingGemma's layers, which are linear.
-    usual = "torch.Identity" if stored and not (model / place / "config.json").exists() else "torch.Tanh"
+    is_linear = is_stored and not (model / place / "config.json").exists()
+    usual = "torch.Identity" if is_linear else "torch.Tanh"
     module, _, activation = (config["activation_function"] or usual).rpartition(".")
     _refuse_other_places(model, place)
     if activation not in ACTIVATIONS or not module.startswith("torch"):
