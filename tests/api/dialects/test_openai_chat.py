@@ -301,6 +301,8 @@ def test_no_bytes_are_worse_than_a_400(raw: bytes) -> None:
 def test_what_is_no_json_is_said_once_and_where() -> None:
     message = refusal(raw=b"{messages: []}").report.message
     assert message == "The request body is not valid JSON: object keys must be strings (byte 1)."
+    message = refusal(raw=rb'{"model": "cut \ud83d"}').report.message
+    assert message == "The request body is not valid JSON: a string is cut within a character (byte 15)."
 
 
 def test_the_field_is_named_where_it_stands() -> None:

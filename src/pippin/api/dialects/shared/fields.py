@@ -50,6 +50,8 @@ Unused = Annotated[Any, about("Accepted without effect.")]
 
 _NEUTRAL = (b"null", b"false", b"0", b"0.0", b"[]", b"{}", b'""')
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
+_HALF = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])")
+"""Half of a character in UTF-16, as JavaScript leaves it where it cuts a string within an emoji."""
 _FIELD_BEFORE = re.compile(rb'"([A-Za-z_]{1,64})"\s*:\s*(?:\{\s*"\d+"\s*:)?[\s\[\d.,-]*$')
 NEAR: Final = 200  # bytes before a number that are searched for its field's name
 _REWRITABLE = re.compile(r"got `(null|float)`")
@@ -229,6 +231,8 @@ def malformed(data: bytes, complaint: str) -> ServerError:
         if field and data[start:].lstrip(b"-").startswith((b"NaN", b"Infinity")):
             return invalid(field[1].decode(), "must be a finite number; NaN and Infinity are no JSON.")
     reason = complaint.removeprefix("JSON is malformed: ")
+    if half := _HALF.search(data):
+        reason = f"a string is cut within a character (byte {half.start()})"
     return ServerError("invalid_request", f"The request body is not valid JSON: {reason}.")
 
 
