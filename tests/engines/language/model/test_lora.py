@@ -398,6 +398,7 @@ def test_what_rows_cannot_choose_is_served_as_the_only_adapter(
         Bench(base, ModelOptions(adapters={"mixed": folder}))
 
 
+@pytest.mark.float32
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("kind", ["lora", "dora"])
 def test_rows_choose_among_adapters_of_mlx_lm_that_change_embeddings_and_norms_of_matrices(
@@ -510,6 +511,7 @@ def test_rows_choose_among_all_forms_of_peft(tmp_path: Path, tied: bool, bits: i
             assert gap < 1e-4, (name, gap)
 
 
+@pytest.mark.float32
 def test_adapters_of_a_tied_head_run_in_batches_with_cached_prompts(tmp_path: Path) -> None:
     base = tiny_model("llama", tmp_path / "llama", tie_word_embeddings=True)
     _, config = load_model(base, model_config={"tie_word_embeddings": False}, strict=False)
@@ -607,6 +609,7 @@ def test_what_peft_stores_and_does_not_fit_is_refused_by_name(
         install(load_model(base)[0], None, {"one": peft(tmp_path / "one", arrays, **config)})
 
 
+@pytest.mark.float32
 def test_a_pair_on_the_steps_of_a_state_space_counts_as_where_it_is_merged(tmp_path: Path) -> None:
     """transformers passes PEFT's layer by there, but for packed models: only with those can such a pair be trained."""
     folder, path = write("jamba", tmp_path / "jamba"), "model.layers.0.mamba.dt_proj"
