@@ -110,7 +110,7 @@ def test_a_draft_head_may_call_a_layer_with_other_rows_than_the_models() -> None
     layer = AdaptedLinear(nn.Linear(8, 8), Changes(adapters, mx.ones((2, 8, 2)), mx.ones((2, 2, 8))))
     adapters.choose([1, 0, 1])
     x = mx.random.normal((2, 1, 8))
-    assert mx.array_equal(layer(x), layer.base(x))
+    assert mx.allclose(layer(x), layer.base(x), atol=1e-4)
 
 
 def test_the_servers_own_adapter_is_for_all_who_name_none(base: Path, adapters: dict[str, str]) -> None:
@@ -686,6 +686,7 @@ def test_an_adapter_that_cannot_be_read_is_left_to_be_refused_where_it_is_read(t
     assert is_low_rank(str(tmp_path))
 
 
+@pytest.mark.float32
 @pytest.mark.parametrize(
     ("family", "theirs", "ours"),
     [
