@@ -110,7 +110,7 @@ def test_a_draft_head_may_call_a_layer_with_other_rows_than_the_models() -> None
     layer = AdaptedLinear(nn.Linear(8, 8), Changes(adapters, mx.ones((2, 8, 2)), mx.ones((2, 2, 8))))
     adapters.choose([1, 0, 1])
     x = mx.random.normal((2, 1, 8))
-    assert mx.array_equal(layer(x), layer.base(x))
+    assert mx.allclose(layer(x), layer.base(x), atol=1e-4)
 
 
 def test_the_servers_own_adapter_is_for_all_who_name_none(base: Path, adapters: dict[str, str]) -> None:
@@ -398,6 +398,7 @@ def test_what_rows_cannot_choose_is_served_as_the_only_adapter(
         Bench(base, ModelOptions(adapters={"mixed": folder}))
 
 
+@pytest.mark.float32
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("kind", ["lora", "dora"])
 def test_rows_choose_among_adapters_of_mlx_lm_that_change_embeddings_and_norms_of_matrices(
@@ -510,6 +511,7 @@ def test_rows_choose_among_all_forms_of_peft(tmp_path: Path, tied: bool, bits: i
             assert gap < 1e-4, (name, gap)
 
 
+@pytest.mark.float32
 def test_adapters_of_a_tied_head_run_in_batches_with_cached_prompts(tmp_path: Path) -> None:
     base = tiny_model("llama", tmp_path / "llama", tie_word_embeddings=True)
     _, config = load_model(base, model_config={"tie_word_embeddings": False}, strict=False)
@@ -607,6 +609,7 @@ def test_what_peft_stores_and_does_not_fit_is_refused_by_name(
         install(load_model(base)[0], None, {"one": peft(tmp_path / "one", arrays, **config)})
 
 
+@pytest.mark.float32
 def test_a_pair_on_the_steps_of_a_state_space_counts_as_where_it_is_merged(tmp_path: Path) -> None:
     """transformers passes PEFT's layer by there, but for packed models: only with those can such a pair be trained."""
     folder, path = write("jamba", tmp_path / "jamba"), "model.layers.0.mamba.dt_proj"
@@ -683,6 +686,7 @@ def test_an_adapter_that_cannot_be_read_is_left_to_be_refused_where_it_is_read(t
     assert is_low_rank(str(tmp_path))
 
 
+@pytest.mark.float32
 @pytest.mark.parametrize(
     ("family", "theirs", "ours"),
     [

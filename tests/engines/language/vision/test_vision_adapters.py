@@ -70,6 +70,7 @@ def test_requests_choose_among_adapters_of_the_language_model_alone(tmp_path: Pa
     assert found["whole"] == found["alone"] != found["none"]
 
 
+@pytest.mark.float32
 def test_a_copy_of_the_embedding_is_for_the_text_around_pictures(tmp_path: Path) -> None:
     base, merged = (tiny_vision_model("qwen2_5_vl", tmp_path / name) for name in ("base", "merged"))
     weights: Any = mx.load(str(merged / "model.safetensors"))
