@@ -257,14 +257,14 @@ def _dense(model: Path, place: str, beside: list[dict[str, mx.array]]) -> Step:
     out, into = arrays["linear.weight"].shape
     biased = "linear.bias" in arrays and arrays["linear.bias"].shape == (out,)
     linear = _linear(arrays["linear.weight"], arrays.get("linear.bias"))
-    beside = arrays.get("residual.weight")
-    passes = beside is not None or (config["use_residual"] is True and out == into)
+    projection = arrays.get("residual.weight")
+    passes = projection is not None or (config["use_residual"] is True and out == into)
     has = {"out_features": out, "in_features": into, "bias": biased, "use_residual": passes}
     if wrong := [name for name in has if config[name] not in (None, has[name])]:
         raise _not_computed(model.name, f"{place}/config.json has {wrong[0]}, and other weights beside it")
     if not config["use_residual"]:
         return lambda vectors: ACTIVATIONS[activation](linear(vectors))
-    passed = ACTIVATIONS["Identity"] if beside is None else _linear(beside)
+    passed = ACTIVATIONS["Identity"] if projection is None else _linear(projection)
     return lambda vectors: ACTIVATIONS[activation](linear(vectors)) + passed(vectors)
 
 
