@@ -437,6 +437,10 @@ def test_layers_of_another_pattern_than_each_so_many_are_refused() -> None:
             "num_experts_per_tok",
         ),
         ({"model_type": "phimoe", "num_experts_per_tok": 3}, "num_experts_per_tok"),
+        (
+            {"model_type": "mimo_v2_flash", "num_experts_per_tok": 1, "norm_topk_prob": True},
+            "num_experts_per_tok",
+        ),
         ({**LING, "architectures": ["BailingHybridForCausalLM"], "norm_topk_prob": False}, "norm_topk_prob"),
         (
             {**LING, "num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention"] * 2},
