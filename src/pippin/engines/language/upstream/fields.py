@@ -29,8 +29,10 @@ ENCODING = ("use_absolute_position_embeddings",)
 """Such fields of encoders of pictures, and of what follows these."""
 
 
-SEVERAL = "deepseek_v3 deepseek_v32 dots1 exaone_moe glm4_moe glm4_moe_lite glm_moe_dsa mimo_v2_flash nemotron_h solar_open"
-SUMMING = dict.fromkeys([*SEVERAL.split(), "glm4v_moe_text", "glm5_next_text"], "norm_topk_prob") | {
+SEVERAL = "deepseek_v3 deepseek_v32 dots1 exaone_moe glm4_moe glm4_moe_lite glm_moe_dsa nemotron_h solar_open"
+SUMMING = dict.fromkeys(
+    [*SEVERAL.split(), *"glm4v_moe_text glm5_next_text mimo_v2_flash".split()], "norm_topk_prob"
+) | {
     "afmoe": "num_experts_per_tok",  # always
     "kimi_linear": "moe_renormalize",
 }
