@@ -437,7 +437,11 @@ def test_layers_of_another_pattern_than_each_so_many_are_refused() -> None:
             "num_experts_per_tok",
         ),
         ({"model_type": "phimoe", "num_experts_per_tok": 3}, "num_experts_per_tok"),
-        ({**LING, "norm_topk_prob": False}, "norm_topk_prob"),
+        (
+            {"model_type": "mimo_v2_flash", "num_experts_per_tok": 1, "norm_topk_prob": True},
+            "num_experts_per_tok",
+        ),
+        ({**LING, "architectures": ["BailingHybridForCausalLM"], "norm_topk_prob": False}, "norm_topk_prob"),
         (
             {**LING, "num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention"] * 2},
             "layer_types",
@@ -459,7 +463,7 @@ def test_what_a_class_takes_for_granted_is_refused_if_it_is_another(
     others = {"ffn_config": {"ffn_act_fn": {"name": "silu"}}, "num_hidden_layers": 2, "layer_group_size": 2}
     refuse_unread({"model_type": config["model_type"], **others}, {})
     refuse_unread({"model_type": "gemma", "hidden_act": "gelu"}, {})
-    refuse_unread({"model_type": "kimi_linear", "norm_topk_prob": False}, {"moe_renormalize": None})
+    refuse_unread({"model_type": "deepseek_v2", "norm_topk_prob": True}, {})
     types = ["linear_attention", "full_attention", "full_attention"]
     refuse_unread({**LING, "num_hidden_layers": 3, "layer_types": types}, {})
 

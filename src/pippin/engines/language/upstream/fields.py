@@ -19,8 +19,8 @@ NEUTRAL = (None, False)
 COMPUTING = tuple(
     (
         "activation_function attn_logit_softcapping clip_qkv final_logit_softcapping hidden_act "
-        "hidden_activation mamba_hidden_act mlp_hidden_act moe_norm_min moe_router_logit_softcapping norm_topk_prob "
-        "qk_layernorm rope_interleave scale_attn_by_inverse_layer_idx scale_attn_weights swiglu_alpha swiglu_limit "
+        "hidden_activation mamba_hidden_act mlp_hidden_act moe_norm_min moe_router_logit_softcapping qk_layernorm "
+        "rope_interleave scale_attn_by_inverse_layer_idx scale_attn_weights swiglu_alpha swiglu_limit "
         "topk_method use_parallel_residual"
     ).split()
 )
@@ -31,7 +31,9 @@ ENCODING = ("use_absolute_position_embeddings",)
 
 
 SEVERAL = "deepseek_v3 deepseek_v32 dots1 exaone_moe glm4_moe glm4_moe_lite glm_moe_dsa nemotron_h solar_open"
-SUMMING = dict.fromkeys([*SEVERAL.split(), "glm4v_moe_text", "glm5_next_text"], "norm_topk_prob") | {
+SUMMING = dict.fromkeys(
+    [*SEVERAL.split(), *"glm4v_moe_text glm5_next_text mimo_v2_flash".split()], "norm_topk_prob"
+) | {
     "afmoe": "num_experts_per_tok",  # always
     "kimi_linear": "moe_renormalize",
 }
@@ -152,8 +154,7 @@ def refuse_order(config: Config, taken: Container[str], field: str, kind: str) -
 
 def refuse_unlike(config: Config, taken: Container[str], names: Iterable[str]) -> None:
     """Raises `ValueError` for a field of these names that is not as usual, and is not `taken`."""
-    known = fields_of(config)
-    usual = known.defaults
+    usual = fields_of(config).defaults
     for name in names:
         if name not in usual or name not in config:
             continue
@@ -161,7 +162,7 @@ def refuse_unlike(config: Config, taken: Container[str], names: Iterable[str]) -
         alikes = NEUTRAL, GELU.get(str(config.get("model_type")), BY_TANH)
         if value == default or any(value in alike and default in alike for alike in alikes):
             continue
-        if name not in taken and known.names.get(name) not in taken:
+        if name not in taken:
             raise unread(f"{name} {value!r}")
 
 
@@ -276,7 +277,11 @@ def _other_experts(config: Config) -> str:
 
 
 def _other_layers(config: Config) -> str:
-    """Ling's classes have full attention in the last layer of each group, and in all behind the last whole group."""
+    """Ling's classes have full attention in the last layer of each group, and in all behind the last whole group.
+    Those of 3.0 have weights of experts sum to one."""
+    third = {"BailingHybridForCausalLM", "BailingMoeV3ForCausalLM"} & {*(config.get("architectures") or ())}
+    if third and config.get("norm_topk_prob") is False:
+        return "norm_topk_prob"
     count, every = config["num_hidden_layers"], config["layer_group_size"]
     full = (place % every == 0 or place > count // every * every for place in range(1, count + 1))
     own = ["full_attention" if each else "linear_attention" for each in full]
@@ -328,6 +333,7 @@ SPECIAL: dict[str, Callable[[Config], str]] = {
     "nemotron": lambda config: "" if config.get("hidden_act", "relu2") == "relu2" else "hidden_act",
     "kimi_linear": _one_kind,
     "nemotron_h": _one_kind,
+    "qwen2_moe": lambda config: "norm_topk_prob" if config.get("norm_topk_prob") else "",
     "phimoe": lambda config: "" if config.get("num_experts_per_tok", 2) == 2 else "num_experts_per_tok",
 }
 """By type, the name of a field that its class takes for granted, if it is another; else nothing."""
