@@ -172,7 +172,8 @@ def test_a_line_end_is_told_that_the_model_writes_in_the_templates_place(
         edit_template(folder, *change)
     begun = CompletedPart(kind="text", text="", tokens=[Token(id=1, raw=first, logprob=math.log(0.8))])
     answer = Completion(choices=[CompletedChoice(parts=[begun], finished=Finished(0, "length"))])
-    monkeypatch.setattr(Served, "ask", lambda _, asked: [answer] * len(asked))
+    silent = Completion(choices=[CompletedChoice(parts=[], finished=Finished(0, "stop"))])
+    monkeypatch.setattr(Served, "ask", lambda _, asked: [answer] * (len(asked) - 1) + [silent])
     written = Written.open(Tokenizer.load(folder), "llama")
     found = opening.check(Served(None, None), written)  # type: ignore[arg-type]
     assert [each.code for each in found] == codes

@@ -162,7 +162,8 @@ class MediaResolver:
             raise invalid(param, reason)
         # What that imports takes as long as several steps, and most servers never fetch anything.
         downloads = await asyncio.to_thread(getattr, self, "downloads")
-        return self._checked(*await downloads.get(url, param), param)
+        data, mime = await downloads.get(url, param)
+        return self._checked(data, mime, param)
 
     @cached_property
     def downloads(self) -> "Downloads":

@@ -482,10 +482,11 @@ def test_a_folder_that_fails_says_so_once_and_is_tried_again_later(
 
     with monkeypatch.context() as patches:
         patches.setattr(disk.os, "open", full)
+        patches.setattr(disk, "PAUSE", 1.0)
+        patches.setattr(disk.time, "monotonic", lambda: 1.0)
         for number in range(20):
             kept.write(name(number), {"0": np.zeros(4, np.float32)}, {})
         kept.sweep().result()
-    kept._again = 0.0
     kept.write(name(30), {"0": np.zeros(4, np.float32)}, {})
     kept.close()
     told = [each.message for each in caplog.records]

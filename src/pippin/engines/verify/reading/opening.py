@@ -14,14 +14,16 @@ from pippin.engines.verify.questions import questions
 from pippin.engines.verify.template import THINKS, Written
 
 EVERY: Final = 40  # questions, of which one is asked
+MOST: Final = 0.75
+"""The share of answers that begin so."""
 SURE: Final = 0.5
-"""The mean probability of what begins all answers. SmolLM2 begins none with a line end, but with 0.8 where its template
+"""The mean probability of what begins the answers. SmolLM2 begins none with a line end, but with 0.8 where its template
 lost the one behind the speaker's name."""
 
 
 def check(served: Served, written: Written) -> Iterator[Finding]:
-    """Ask a few questions, whose answers must not begin with a line end that the template has before earlier answers.
-    Of models that were trained to talk alone."""
+    """Ask a few questions. Most answers must not begin with a line end that the template writes
+    before no earlier answer. Of models that were trained to talk alone."""
     asked = [(Message("user", (Text(each.asked),)),) for each in questions()[::EVERY]]
     said = (*asked[0], Message("assistant", (Text("Yes."),)), *asked[0])
     try:
@@ -35,5 +37,5 @@ def check(served: Served, written: Written) -> Iterator[Finding]:
     share = sum(math.exp(token.logprob or 0.0) for token in ends) / len(asked)
     lines = {token.raw.decode() for token in ends}
     own = any(told.startswith(prompt + line) for line in lines) or THINKS.search(prompt[-20:])
-    if len(ends) == len(asked) and share > SURE and not own:
+    if len(ends) >= MOST * len(asked) and share > SURE and not own:
         yield finding("answer-expects", line=lines.pop(), share=share)
