@@ -283,6 +283,8 @@ def test_proposals_are_let_through_as_far_as_grammar_and_limits_go():
     decoder = SequenceDecoder(constrained(Choice(("yes", "yesterday", "today"))), 0, TOKENIZER)
     assert decoder.allowed(tokens) == len(tokens)
     assert decoder.allowed(TOKENIZER.encode("no")) == 0
+    assert decoder.allowed([*tokens[:1], TOKENIZER.size + 7]) == 1
+    assert decoder.allowed(tokens) == len(tokens)
     assert (
         SequenceDecoder(constrained(Choice(("yes",))), 0, TOKENIZER).allowed(tokens) == 0
     )  # they are forced

@@ -236,7 +236,12 @@ class SequenceDecoder:
             return len(proposals) if self._matcher is None else 0
         if self._matcher is None:
             return len(proposals)
-        return 0 if self._may_think else self._matcher.validate_tokens(proposals)
+        if self._may_think:
+            return 0
+        # A matcher that is asked about a row of the model without a token admits nothing from then on.
+        size = self._tokenizer.size
+        known = next((place for place, token in enumerate(proposals) if token >= size), len(proposals))
+        return self._matcher.validate_tokens(proposals[:known])
 
     def masks_ahead(self, tokens: list[int], rows: NDArray[np.int32]) -> None:
         """Fill one mask for each place of a run that is `certain`, or that `allowed` let through, `rows`
