@@ -241,7 +241,8 @@ class SequenceDecoder:
         # A matcher that is asked about a row of the model without a token admits nothing from then on.
         size = self._tokenizer.size
         known = next((place for place, token in enumerate(proposals) if token >= size), len(proposals))
-        return self._matcher.validate_tokens(proposals[:known])
+        let_through: int = self._matcher.validate_tokens(proposals[:known])
+        return let_through
 
     def masks_ahead(self, tokens: list[int], rows: NDArray[np.int32]) -> None:
         """Fill one mask for each place of a run that is `certain`, or that `allowed` let through, `rows`
