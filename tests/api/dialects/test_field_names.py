@@ -166,10 +166,10 @@ async def reply_to(path: str, body: Body, service: FakeService) -> Body:
 def param_of(path: str, error: Body) -> str:
     """Anthropic's errors have no field for it: there it opens the sentence."""
     if path == MESSAGES:
-        return str(error["message"].split(" ")[0].strip("'"))
+        return str(error["message"].split(" ")[0].strip("'`"))
     if path == GEMINI:
         error |= {"param": error["details"][0]["fieldViolations"][0]["field"]}
-    assert error["message"].split(" ")[0].strip("'") == error["param"]
+    assert error["message"].split(" ")[0].strip("'`") == error["param"]
     return str(error["param"])
 
 

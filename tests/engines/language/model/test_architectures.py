@@ -94,7 +94,14 @@ def checkpoint(architecture: str, folder: Path) -> Path:
     return _written(folder, spread(module.Model(module.ModelArgs.from_dict(config)), 7), config)
 
 
-MENDED_WHEN_MADE = {"bailing_moe", "bailing_moe_linear", "bailing_moe_v3", "ernie4_5_moe", "rope_utils"}
+MENDED_WHEN_MADE = {
+    "bailing_moe",
+    "bailing_moe_linear",
+    "bailing_moe_v3",
+    "ernie4_5_moe",
+    "plamo3",
+    "rope_utils",
+}
 VERDICTS = json.loads((Path(__file__).parents[3] / "oracles" / "text_verdicts.json").read_text())
 """What transformers' own answers said of each checkpoint: what is mended so is no longer what mlx-lm alone computes."""
 TINY = {**ARCHITECTURES, **OF_ANOTHERS_CLASS, **ODD_ONES}
