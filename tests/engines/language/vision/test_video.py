@@ -27,8 +27,8 @@ from pippin.core.errors import ServerError
 from pippin.engines.base import NobodyWaitsError, holding, still_wanted
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision import video as video_module
-from pippin.engines.language.vision.films import prepare_as_published, rate_of
-from pippin.engines.language.vision.frames import as_frames, frame_rate
+from pippin.engines.language.vision.films.frames import as_frames, frame_rate
+from pippin.engines.language.vision.films.published import prepare_as_published, rate_of
 from pippin.engines.language.vision.preprocessor import settings_in, unprepared
 from pippin.engines.language.vision.prompt_processing import PromptProcessor
 from pippin.engines.language.vision.video import FrameRate, read_clip, sample

@@ -28,8 +28,9 @@ from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config
-from pippin.engines.language.vision.films import prepare_as_published, rate_of
-from pippin.engines.language.vision.frames import frame_rate
+from pippin.engines.language.vision.films.frames import frame_rate
+from pippin.engines.language.vision.films.published import prepare_as_published, rate_of
+from pippin.engines.language.vision.films.written import WrittenFilms, films_of, lost_by, take_films
 from pippin.engines.language.vision.media import (
     MODALITIES,
     MediaStyle,
@@ -56,7 +57,6 @@ from pippin.engines.language.vision.preprocessor import (
 )
 from pippin.engines.language.vision.tiles import cut_into_tiles
 from pippin.engines.language.vision.video import Clip, FrameRate, read_clip
-from pippin.engines.language.vision.written_films import WrittenFilms, films_of, lost_by, take_films
 from pippin.engines.recent import Recent
 from pippin.engines.refusals import refused
 
@@ -136,10 +136,10 @@ class LibraryProcessor(TextOnly):
         self._frame_rate = frame_rate(processor)
         # A processor that takes no video may accept it silently, and drop it.
         self.tried = [each for each in MODALITIES if each != "video" or self._frame_rate is None]
-        self._films = films_of(kind, settings)
-        if self._films is not None and self._takes(self._films):
-            self._rate, self.tried = self._films.rate, list(MODALITIES)
-            self._unprepared |= lost_by(self._films, settings)
+        films = films_of(kind, settings)
+        if films is not None and self._takes(films):
+            self._rate, self.tried = films.rate, list(MODALITIES)
+            self._unprepared |= lost_by(films)
 
     def _takes(self, films: WrittenFilms) -> bool:
         """Have the processor take such films, if it can."""

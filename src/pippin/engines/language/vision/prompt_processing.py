@@ -23,6 +23,7 @@ from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.text.tokenizer import BREAK, Tokenizer
 from pippin.engines.language.vision.checkpoint import read_config
+from pippin.engines.language.vision.films.written import InternVLFilms, WrittenFilms
 from pippin.engines.language.vision.joint import Evaluate
 from pippin.engines.language.vision.media import (
     MODALITIES,
@@ -50,7 +51,6 @@ from pippin.engines.language.vision.processing import (
     unpreparable,
 )
 from pippin.engines.language.vision.video import Clip
-from pippin.engines.language.vision.written_films import InternVLFilms, WrittenFilms
 from pippin.engines.refusals import refused
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,10 @@ import numpy.typing as npt
 from PIL import Image as PillowImage
 
 from pippin.engines.language.upstream.classes import become
-from pippin.engines.language.vision.films import size_of_film
+from pippin.engines.language.vision.films.published import size_of_film
 from pippin.engines.language.vision.media import Modality
 from pippin.engines.language.vision.preprocessor import WHOLE, Settings, unprepared
-from pippin.engines.language.vision.video import FrameRate
+from pippin.engines.language.vision.video import MOST_RATE, FrameRate
 
 Frames = npt.NDArray[np.uint8]
 """[frames, channels, height, width]"""
@@ -43,6 +43,7 @@ class WrittenFilms:
     num_frames: int
 
     def __init__(self, said: Mapping[str, Any]) -> None:
+        self.said = said
         usual = {"do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255, "num_frames": None}
         vars(self).update({name: said.get(name, value) for name, value in (usual | self.usual).items()})
 
@@ -104,7 +105,7 @@ class SmolVLMFilms(WrittenFilms):
         super().__init__({**said, **named, "size": said.get("size", named.get("size", self.usual["size"]))})
 
     def chosen(self, told: Any, fps: float, max_frames: int) -> list[int]:
-        """Evenly from the first frame to the last, or a second from either where the film is long."""
+        """Frames from the first to the last, or from a second behind it to one before the last where a film is long."""
         count = max(min(round(fps * told.duration), max_frames), 1)
         first, last = 0, told.total_num_frames - 1
         if told.duration - 2 > max_frames * fps:
@@ -168,7 +169,7 @@ class Glm4vFilms(WrittenFilms):
         return FrameRate(fps=self.fps, least=1, most=int(self.max_duration * self.fps), sampler=self.chosen)
 
     def chosen(self, told: Any, fps: float, max_frames: int) -> list[int]:
-        """Those at even times, in pairs; a film of more frames than are allowed is spread over its length."""
+        """Frames at even times, in pairs; those of a film of too many are spread over its length."""
         last = told.total_num_frames - 1
         count = max(int(told.duration * fps), 1)
         times = [number / fps for number in range(count)]
@@ -176,7 +177,13 @@ class Glm4vFilms(WrittenFilms):
             most = min(max_frames, int(self.max_duration * fps))
             spread = np.linspace(0, told.duration, most) if most <= last else np.arange(last + 1) / told.fps
             times = spread.tolist()
-        unique = list(dict.fromkeys(min(last, math.ceil(time * told.fps)) for time in times))
+        return self.paired(min(last, math.ceil(time * told.fps)) for time in times)
+
+    def spelled(self, second: float) -> str:
+        return f"{int(second)}"
+
+    def paired(self, indices: Iterable[int]) -> list[int]:
+        unique = list(dict.fromkeys(indices))
         return [*unique, *unique[-1:]] if len(unique) % 2 else unique
 
     def written(self, processor: Any, frames: Frames, told: Any) -> tuple[str, dict[str, Any]]:
@@ -192,8 +199,36 @@ class Glm4vFilms(WrittenFilms):
         shown = f"<|begin_of_image|>{processor.image_token * (rows * columns // merge**2)}<|end_of_image|>"
         # A pair of frames has the positions of a picture.
         grid = np.array([[1, rows, columns]] * steps)
-        text = "".join(f"{shown}{int(second)}" for second in told.timestamps[::2])
+        text = "".join(shown + self.spelled(second) for second in told.timestamps[::2])
         return text, {"pixel_values": cut, "image_grid_thw": grid}
+
+
+class Glm46vFilms(Glm4vFilms):
+    """GLM-4.6V's frames are more where the film is short, whatever its files say."""
+
+    @property
+    def rate(self) -> FrameRate:
+        return FrameRate(fps=math.inf, least=1, most=640, sampler=self.chosen)
+
+    def chosen(self, told: Any, fps: float, max_frames: int) -> list[int]:
+        if fps != MOST_RATE:  # a request's own
+            return super().chosen(told, fps, max_frames)
+        total, seconds = told.total_num_frames, min(told.duration, 2400)
+        pace = self.temporal_patch_size * (3 if seconds <= 30 else 1 if seconds <= 300 else 0.5)
+        count, found, second = min(int(seconds * pace), max_frames), list[int](), 0.0
+        for index in range(total):
+            if index * (1 / told.fps) >= second:
+                second += 1 / pace
+                found.append(index)
+                if second >= int(told.duration):
+                    break
+        if len(found) != count or total < count:
+            first, last = (found[0], found[-1]) if total >= count > len(found) else (0, total - 1)
+            found = np.linspace(first, last, max(count, 1), dtype=int).tolist()
+        return self.paired(found)
+
+    def spelled(self, second: float) -> str:
+        return f"{second:.1f} seconds"
 
 
 class InternVLFilms(WrittenFilms):
@@ -204,6 +239,11 @@ class InternVLFilms(WrittenFilms):
     }
     marks = re.compile("<IMG_CONTEXT>|<image>")
 
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        # Frames of their size are prepared as pictures are.
+        super().__init__({name: said[name] for name in ("num_frames", "resample") if name in said})
+        self.said = said
+
     @property
     def rate(self) -> FrameRate:
         if self.num_frames is not None:
@@ -212,7 +252,7 @@ class InternVLFilms(WrittenFilms):
         return FrameRate(fps=2.0, least=1, most=16, sampler=self.chosen)
 
     def chosen(self, told: Any, fps: float, max_frames: int) -> list[int]:
-        """From the middle of each of as many equal parts."""
+        """The frame in the middle of each of as many equal parts."""
         total = told.total_num_frames
         count = max(min(int(told.duration * fps), max_frames, total), 1)
         return [int(total / count * (number + 0.5)) for number in range(count)]
@@ -247,24 +287,24 @@ KINDS: dict[str, type[WrittenFilms]] = {
 def films_of(kind: str, settings: Settings) -> WrittenFilms | None:
     """The films of a type of model, or None for one whose films are not written here."""
     made = KINDS.get(kind)
-    classes = {each.get("processor_class") for each in (settings[WHOLE], settings["image"])}
-    # GLM-4.6V writes and chooses films in another way.
-    if made is None or "Glm46VProcessor" in classes:
+    if made is None:
         return None
+    classes = {each.get("processor_class") for each in (settings[WHOLE], settings["image"])}
+    if made is Glm4vFilms and "Glm46VProcessor" in classes:
+        made = Glm46vFilms
     # The publisher's code of InternVL reads config.json alone.
     return made({} if kind == "internvl_chat" else settings["video"])
 
 
-def lost_by(films: WrittenFilms, settings: Settings) -> dict[Modality, list[str]]:
-    """The fields of these settings that films are not prepared by."""
-    return unprepared(settings, SimpleNamespace(video_processor=films))
+def lost_by(films: WrittenFilms) -> dict[Modality, list[str]]:
+    """The fields of their settings that films are not prepared by."""
+    return unprepared({"video": dict(films.said)}, SimpleNamespace(video_processor=films))
 
 
 def take_films(processor: Any, films: WrittenFilms) -> None:
     """Have a processor of pictures take a film too."""
-    become(processor, type(type(processor).__name__, (_Taking, type(processor)), {"films": films}))
-    if films.token == getattr(processor, "image_token", None):
-        processor.film_token = films.token
+    own = {"films": films, "film_token": films.token}
+    become(processor, type(type(processor).__name__, (_Taking, type(processor)), own))
 
 
 class _Taking:

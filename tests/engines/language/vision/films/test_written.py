@@ -16,9 +16,9 @@ from mlx_vlm.utils import VideoMetadata
 from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Image, Inline, MediaPart, Video
 from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.vision.films.written import WrittenFilms, films_of, in_words, lost_by
 from pippin.engines.language.vision.processing import MediaProcessor
 from pippin.engines.language.vision.prompt_processing import PromptProcessor
-from pippin.engines.language.vision.written_films import WrittenFilms, films_of, in_words, lost_by
 from tests.engines.language.vision import any_family, tiny_vision_models
 from tests.engines.language.vision.any_family import write
 from tests.engines.language.vision.family_settings import FAMILIES
@@ -186,15 +186,41 @@ def test_a_film_keeps_its_place_among_pictures(
     assert parts[1] == parts[parts.re.groups]
 
 
-def test_what_films_are_not_prepared_by_is_told() -> None:
-    said = settings({"do_resize": False, "image_mean": [0.1] * 3, "do_center_crop": True})
-    found = films_of("smolvlm", said)
+LOST = {
+    "smolvlm": ["do_resize", "do_center_crop"],
+    "internvl": ["do_resize", "do_center_crop", "image_mean"],
+    "internvl_chat": [],  # a file that its publisher's code does not read
+}
+
+
+@pytest.mark.parametrize("kind", LOST)
+def test_what_films_are_not_prepared_by_is_told(kind: str) -> None:
+    found = films_of(kind, settings({"do_resize": False, "image_mean": [0.1] * 3, "do_center_crop": True}))
     assert found is not None
-    assert lost_by(found, said)["video"] == ["do_resize", "do_center_crop"]
+    assert lost_by(found)["video"] == LOST[kind]
 
 
-def test_films_of_glm_4_6v_and_idefics_are_not_written() -> None:
-    assert films_of("glm4v", settings({}, processor_class="Glm46VProcessor")) is None
+CHOSEN_46 = {
+    (9, 2): [10, 0, 8, 44],
+    (40, 25): [10, 0, 25, 134],
+    (3001, 30): [200, 0, 2985, 298500],
+    (400, 1): [400, 0, 399, 79800],
+    (20000, 29.97): [640, 0, 19999, 6399361],
+}
+
+
+@pytest.mark.parametrize("film", CHOSEN_46)
+def test_films_of_glm_4_6v_have_rates_and_words_of_their_own(film: tuple[int, float]) -> None:
+    found: Any = films_of("glm4v", settings(SAID["glm4v"], processor_class="Glm46VProcessor"))
+    told = VideoMetadata(film[0], film[1], [], duration=film[0] / film[1])
+    chosen = found.rate.sampler(told, fps=60.0, max_frames=640)
+    assert [len(chosen), chosen[0], chosen[-1], sum(chosen)] == CHOSEN_46[film]
+    assert len(found.rate.sampler(told, fps=1.0, max_frames=2)) == 2
+    text, _ = found.written(PROCESSOR, gradients(4, 40, 24), VideoMetadata(9, 4, [0, 2, 5, 8]))
+    assert re.findall(r"[\d.]+ seconds", text) == ["0.0 seconds", "1.2 seconds"]
+
+
+def test_films_of_idefics_are_shown_as_pictures() -> None:
     assert films_of("idefics3", settings({})) is None
 
 
