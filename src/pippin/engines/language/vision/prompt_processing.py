@@ -201,7 +201,8 @@ class PromptProcessor(LibraryProcessor):
 
     def _takes(self, films: WrittenFilms) -> bool:
         # Frames of one tile each: else a processor cuts them, as pictures.
-        if isinstance(films, InternVLFilms) and self._processor.image_processor.dynamic_min_num == 1:
+        own = getattr(self._processor, "image_processor", None)
+        if isinstance(films, InternVLFilms) and getattr(own, "dynamic_min_num", None) == 1:
             self._numbers = films
         return self._numbers is not None
 
