@@ -41,7 +41,7 @@ def test_all_families_stand_the_trial(family: str, tmp_path: Path) -> None:
     assert found.images
     assert found.video
     media = bench.preparer.media
-    assert (media.frames is None) == family.startswith(("qwen", "gemma4")), (
+    assert (media.frames is None) == family.startswith(("qwen", "gemma4", "smolvlm")), (
         "others are shown frames as pictures"
     )
     assert found.audio == (family in HEARING)

@@ -29,7 +29,7 @@ from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.vision.checkpoint import read_config
-from pippin.engines.language.vision.films import prepare_as_published
+from pippin.engines.language.vision.films.published import prepare_as_published
 from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.language.vision.preprocessor import settings_in
 from pippin.engines.language.vision.tiles import cut_into_tiles

@@ -180,7 +180,7 @@ class LanguagePreparer:
             request = readable.request
             try:
                 if rate is not None:
-                    from pippin.engines.language.vision.frames import as_frames
+                    from pippin.engines.language.vision.films.frames import as_frames
 
                     request = msgspec.structs.replace(
                         request, messages=as_frames(request.messages or (), rate)

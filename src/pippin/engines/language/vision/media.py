@@ -295,13 +295,17 @@ class MediaStyle(Struct, frozen=True):
 
     placeholders: dict[Modality, str]
     known: frozenset[Modality]  # for a message with one of them, the template writes its placeholder
+    lines: frozenset[Modality] = frozenset()  # whose text ends a line
 
     def content(self, parts: tuple[Part, ...], shield: Callable[[str], str]) -> Any:
         """The content of a message that holds media, as the chat template takes it. Text goes through `shield`."""
         shown = [
             each
             if each["type"] in ("text", *self.known)
-            else {"type": "text", "text": self.placeholders.get(each["type"], "") + "\n"}
+            else {
+                "type": "text",
+                "text": self.placeholders.get(each["type"], "") + "\n" * (each["type"] not in self.lines),
+            }
             for each in listed(parts, shield)
         ]
         return shown if self.known else "".join(each["text"] for each in shown)
@@ -324,10 +328,9 @@ def expand_placeholders(rendered: str, media: list[Medium], placeholders: dict[M
 
     Raises `ServerError` if the template wrote other placeholders than those of `media`, in this order.
     """
-    modalities = {name: modality for modality, name in placeholders.items()}
-    pattern = "|".join(map(re.escape, sorted(modalities, key=len, reverse=True)))
+    pattern = "|".join(map(re.escape, sorted(placeholders.values(), key=len, reverse=True)))
     found = re.findall(pattern, rendered)
-    if [modalities[name] for name in found] != [medium.modality for medium in media]:
+    if found != [placeholders[medium.modality] for medium in media]:
         raise ServerError(
             "invalid_request",
             f"The chat template of this model makes {len(found)} of the {len(media)} media in 'messages': send them in "

@@ -28,8 +28,9 @@ from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config
-from pippin.engines.language.vision.films import prepare_as_published, rate_of
-from pippin.engines.language.vision.frames import frame_rate
+from pippin.engines.language.vision.films.frames import frame_rate
+from pippin.engines.language.vision.films.published import prepare_as_published, rate_of
+from pippin.engines.language.vision.films.written import WrittenFilms, films_of, lost_by, take_films
 from pippin.engines.language.vision.media import (
     MODALITIES,
     MediaStyle,
@@ -73,6 +74,7 @@ PLACEHOLDERS: dict[Modality, tuple[tuple[str, ...], ...]] = {
         ("<|begin_of_video|>", "video_token", "<|end_of_video|>"),
         ("video_token",),
         ("<|vision_start|>", "video_token", "<|vision_end|>"),
+        ("film_token",),
     ),
     "audio": (("boa_token",), ("audio_token",)),
 }
@@ -134,6 +136,14 @@ class LibraryProcessor(TextOnly):
         self._frame_rate = frame_rate(processor)
         # A processor that takes no video may accept it silently, and drop it.
         self.tried = [each for each in MODALITIES if each != "video" or self._frame_rate is None]
+        films = films_of(kind, settings)
+        if films is not None and self._takes(films):
+            self._rate, self.tried = films.rate, list(MODALITIES)
+            self._unprepared |= lost_by(films)
+
+    def _takes(self, films: WrittenFilms) -> bool:
+        """Have the processor take such films, if it can."""
+        return False
 
     @property
     def frames(self) -> FrameRate | None:
@@ -216,6 +226,11 @@ class MediaProcessor(LibraryProcessor):
         self.placeholders: dict[Modality, str] = {}
         self.samples: dict[Modality, Medium] = {}  # small media to test the model with
 
+    def _takes(self, films: WrittenFilms) -> bool:
+        if films.token:
+            take_films(self._processor, films)
+        return bool(films.token)
+
     def try_modalities(self) -> None:
         """Find out, by trying, which modalities the processor takes and how their placeholders are spelled."""
         trials: dict[Modality, Callable[[], dict[str, Any]]] = {
@@ -268,7 +283,8 @@ class MediaProcessor(LibraryProcessor):
                 )
                 if rendered.count(placeholder) == 1 and "QXA" in rendered:
                     known.add(modality)
-        return MediaStyle(self.placeholders, frozenset(known))
+        lines = {modality for modality, each in self.samples.items() if each.text.endswith("\n")}
+        return MediaStyle(self.placeholders, frozenset(known), frozenset(lines))
 
     def expanded(self, render: Callable[[], str], parts: Parts, most: int | None) -> tuple[str, list[Medium]]:
         # Media first: the rest of a prompt that is too long is not processed, since a large picture takes seconds and

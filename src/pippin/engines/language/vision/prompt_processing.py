@@ -23,6 +23,7 @@ from pippin.engines.language.kv_cache.agreement import FAILURES
 from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.text.tokenizer import BREAK, Tokenizer
 from pippin.engines.language.vision.checkpoint import read_config
+from pippin.engines.language.vision.films.written import InternVLFilms, WrittenFilms
 from pippin.engines.language.vision.joint import Evaluate
 from pippin.engines.language.vision.media import (
     MODALITIES,
@@ -80,6 +81,7 @@ class LibraryStyle:
     model_type: str
     writing: Writing = "by architecture"
     markers: dict[Modality, str] = field(default_factory=dict)  # what names media in text
+    films: bool = False  # named as pictures are
 
     def content(self, parts: tuple[Part, ...], shield: Callable[[str], str]) -> Any:
         """The content of a message that holds media, as the chat template takes it. Text goes through `shield`.
@@ -87,6 +89,8 @@ class LibraryStyle:
         Raises `ServerError` for media that the architecture does not take in one message.
         """
         found = listed(parts, shield)
+        if self.films:
+            found = [{"type": "image"} if each["type"] == "video" else each for each in found]
         match self.writing:
             case "by architecture":
                 return self._by_library(found)
@@ -168,6 +172,7 @@ class PromptProcessor(LibraryProcessor):
         config = read_config(folder)
         package, _ = mlx_vlm.utils.get_model_and_args(config)
         self._config = config
+        self._numbers: InternVLFilms | None = None  # films whose frames are numbered pictures
         # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
         trusted, settings = options.trust_remote_code, settings_in(folder)
         with in_older_files(folder, settings) as files:
@@ -188,9 +193,18 @@ class PromptProcessor(LibraryProcessor):
         # A model's own template writes all special tokens.
         self._adds_tokens = not tokenizer.chat_templates and own is None
         self.templates = {"default": own or PLAIN_TEMPLATE}
-        self.writing = LibraryStyle(str(config.get("model_type", "")).lower())
+        self.writing = LibraryStyle(
+            str(config.get("model_type", "")).lower(), films=self._numbers is not None
+        )
         self.takes_several = False  # whether a prompt may have several pictures, found by testing
         self.joint: JointTokens | None = None  # set if prompts run in batches, found by testing
+
+    def _takes(self, films: WrittenFilms) -> bool:
+        # Frames of one tile each: else a processor cuts them, as pictures.
+        own = getattr(self._processor, "image_processor", None)
+        if isinstance(films, InternVLFilms) and getattr(own, "dynamic_min_num", None) == 1:
+            self._numbers = films
+        return self._numbers is not None
 
     def style(self, template: ChatTemplate) -> LibraryStyle:
         return self.writing
@@ -260,8 +274,9 @@ class PromptProcessor(LibraryProcessor):
         match part:
             case Image():
                 given["images"].append(self._decoded(part, where))
+                given["counts"].append(None)
             case Video():
-                _add_clip(self._decoded(part, where), given)
+                self._add_clip(self._decoded(part, where), given)
             case Audio():
                 if "audio" in given and not getattr(self._processor, "supports_multiple_audio", False):
                     another = "is another recording, and this model takes one in a request: leave it out."
@@ -280,15 +295,26 @@ class PromptProcessor(LibraryProcessor):
                 given["images"].append(others[number])
             case "video":
                 clip = sample_clip()
-                _add_clip(replace(clip, frames=clip.frames // (1 + number)), given)
+                self._add_clip(replace(clip, frames=clip.frames // (1 + number)), given)
             case "audio":
                 waves = np.sin(np.arange(self._audio_rate) * (0.05 + 0.1 * number))
                 given["audio"].append(waves.astype(np.float32))
         return self._run(text, given)
 
+    def _add_clip(self, clip: Clip, given: dict[str, list[Any]]) -> None:
+        if self._numbers is None:
+            given["videos"].append(clip.frames)
+            given["video_metadata"].append(clip.metadata)
+        else:
+            given["images"] += self._numbers.tiles(clip.frames, self._processor.image_processor.size)
+            given["counts"].append(len(clip.frames))
+
     def _run(self, text: str, given: dict[str, list[Any]]) -> WholePrompt:
         from mlx_vlm.utils import prepare_inputs
 
+        counts = given.pop("counts", [])
+        if self._numbers is not None:
+            text = self._numbers.marked(text, counts)
         with self._lock:
             found = prepare_inputs(
                 self._processor,
@@ -314,11 +340,6 @@ def _with_ends(arrays: dict[str, Any]) -> dict[str, Any]:
         return arrays
     ends = np.zeros((tiles.shape[0], max(pixels.shape[1] - tiles.shape[1], 0), 2), tiles.dtype)
     return {**arrays, "images_spatial_crop": np.concatenate([tiles, ends], axis=1)}
-
-
-def _add_clip(clip: Clip, given: dict[str, list[Any]]) -> None:
-    given["videos"].append(clip.frames)
-    given["video_metadata"].append(clip.metadata)
 
 
 def try_modalities(

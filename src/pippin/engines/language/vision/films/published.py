@@ -97,7 +97,7 @@ def _resize_alike(own: Any, kind: str, said: Mapping[str, Any]) -> None:
         else:
             if capped:
                 upper = max(min(tokens * factor**2, most // count), floor) * count
-            size = _size_of_film(count, height, width, step, factor, least, upper)
+            size = size_of_film(count, height, width, step, factor, least, upper)
         whole = np.concatenate([frames, np.repeat(frames[-1:], -count % step, axis=0)])
         # A film that is as large as it shall be keeps its size.
         own.min_pixels = own.max_pixels = len(whole) * math.prod(size)
@@ -106,7 +106,7 @@ def _resize_alike(own: Any, kind: str, said: Mapping[str, Any]) -> None:
     own._process_one = prepared
 
 
-def _size_of_film(
+def size_of_film(
     count: int, height: int, width: int, step: int, factor: int, least: int, most: int
 ) -> tuple[int, int]:
     """The height and width of the frames of Qwen3-VL, whose limits are those of all frames together."""
