@@ -10,7 +10,7 @@ import pkgutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any, Self
 
 import mlx.core as mx
@@ -320,17 +320,11 @@ block."""
 
 def cut_stacked(arrays: Sequence[mx.array], start: int, stop: int, size: int) -> list[list[mx.array]]:
     """Let the device copy what is cut, which it begins to compute."""
-    return _in_pieces([mx.stack([array[0, :, start:stop] for array in arrays])], size)
-
-
-def _in_pieces(stacks: Sequence[mx.array], size: int) -> list[list[mx.array]]:
-    pieces = [
-        [mx.contiguous(whole[:, :, place : place + size]) for place in range(0, whole.shape[2], size)]
-        for whole in stacks
-    ]
+    whole = mx.stack([array[0, :, start:stop] for array in arrays])
+    pieces = [mx.contiguous(whole[:, :, place : place + size]) for place in range(0, stop - start, size)]
     # At once: a pending view would make the next write to the sequence copy all of it.
     mx.async_eval(pieces)  # type: ignore[no-untyped-call]
-    return pieces
+    return [pieces]
 
 
 def _cut_packed(
@@ -342,14 +336,14 @@ def _cut_packed(
     if known < stop:
         arrays = (stack.kind.cut(layers[layer])[number] for layer, number in stack.members)
         whole = mx.stack([array[0, :, known:stop] for array in arrays])
-        words = mx.quantize(whole, *(stack.kind.block_form or ()))
-        _hold_packed(stack, layers, words)
-        if known <= start:
-            return _in_pieces([part[:, :, start - known :] for part in words], size)
-    own = [map(partial(mx.concatenate, axis=2), map(list, zip(*each, strict=True))) for each in held]
-    return _in_pieces(
-        [mx.concatenate(list(parts))[:, :, start:stop] for parts in zip(*own, strict=True)], size
-    )
+        _hold_packed(stack, layers, mx.quantize(whole, *(stack.kind.block_form or ())))
+    last = sum(words[0].shape[2] for words in held[0][:-1])
+    if start < last:  # a block was known in part
+        for own in held:
+            own[:] = [[mx.concatenate(list(parts), axis=2) for parts in zip(*own, strict=True)]]
+        last = 0
+    parts = zip(*(own[-1] for own in held), strict=True)
+    return [piece for own in parts for piece in cut_stacked(own, start - last, stop - last, size)]
 
 
 def _hold_packed(stack: Stack, layers: Sequence[Any], words: Sequence[mx.array]) -> None:
@@ -364,7 +358,11 @@ def fill_in_place(
     """Do what `fill_joined` does, but let numpy write each block directly to its place, where the kinds have one: that
     takes a quarter of the time of MLX's copies."""
     kinds = {layer: stack.kind for stack in stacks for layer, _ in stack.members}
-    if not all(map(_fills_in_place, kinds.values())):
+    if any(
+        type(kind) is not AttentionKind
+        or (kind.block_form and (kind.key_bits not in (4, 8) or kind.keys.dtype != mx.float32))
+        for kind in kinds.values()
+    ):
         fill_joined(stacks, layers, parts, tokens)
         return
     opened = {}
@@ -383,13 +381,6 @@ def fill_in_place(
         unpack_into(targets, words, *form)
     for layer in kinds:
         layers[layer].offset = tokens
-
-
-def _fills_in_place(kind: CacheKind) -> bool:
-    if type(kind) is not AttentionKind:
-        return False
-    _, bits = kind.block_form or (0, 0)
-    return not bits or (bits in (4, 8) and kind.keys.dtype == mx.float32)
 
 
 def unpack_into(targets: Sequence[mx.array], words: Sequence[mx.array], group_size: int, bits: int) -> None:

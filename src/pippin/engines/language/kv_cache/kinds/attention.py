@@ -184,8 +184,11 @@ class BatchedAttention(BatchedCache):
         self._put(slot, [buffer[theirs : theirs + 1, :, :stop] for buffer in other.buffers], 0)
 
     def view(self, slot: int, stop: int) -> KVCache:
-        keys, values = self._decoded([part[slot : slot + 1, :, :stop] for part in self.buffers])
+        parts = [part[slot : slot + 1, :, :stop] for part in self.buffers]
+        keys, values = self._decoded(parts)
         cache = KVCache() if values.size else IndexCache()
+        if self.form:
+            cache.packed = [parts[:3]], [parts[3:]]
         cache.keys, cache.values = keys, values
         cache.offset = stop
         return cache
@@ -349,12 +352,6 @@ class BatchedQuantized(BatchedAttention):
         self.form = (key_bits, value_bits, group_size)
         if key_bits == value_bits:
             self.bits, self.group_size = key_bits, group_size
-
-    def view(self, slot: int, stop: int) -> KVCache:
-        cache, parts = super().view(slot, stop), [part[slot : slot + 1, :, :stop] for part in self.buffers]
-        for held, own in zip(held_packed(cache), (parts[:3], parts[3:]), strict=True):
-            held.append(own)
-        return cache
 
     def _encoded(self, keys: mx.array, values: mx.array) -> list[mx.array]:
         *both, group_size = self.form
