@@ -3,7 +3,7 @@
 import mlx.core as mx
 import pytest
 
-from pippin.engines.language.kv_cache.layout import copy_blocks
+from pippin.engines.language.kv_cache.layout import copy_blocks, unpack_into
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
@@ -22,3 +22,15 @@ def test_a_slot_of_a_larger_array_is_written_in_place() -> None:
     mx.eval(slots)
     copy_blocks([[mx.full((1, 1, 4, 2), 7.0)]], [[slots[1:2]]])
     assert slots.sum(axis=(1, 2, 3)).tolist() == [0, 56, 0]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_words_are_unpacked_to_the_numbers_that_mlx_makes_of_them(bits: int) -> None:
+    mx.random.seed(3)
+    words = list(mx.quantize(mx.random.normal((2, 3, 9, 64)), group_size=32, bits=bits))
+    targets = [mx.full((1, 3, 12, 64), 7.0) for _ in range(2)]
+    unpack_into(targets, words, 32, bits)
+    expected = mx.dequantize(*words, 32, bits)
+    for place, target in enumerate(targets):
+        assert mx.array_equal(target[0, :, :9], expected[place])
+        assert (target[0, :, 9:] == 7).all()

@@ -5,6 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 import msgspec
+import numpy as np
 import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache, make_prompt_cache
@@ -12,6 +13,9 @@ from mlx_lm.utils import load_model
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
+from pippin.core.events import Finished
+from pippin.engines.cpu.kernels import why_missing
+from pippin.engines.language.kernels.decoder import KernelDecoder
 from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.kv_cache.kinds import base as sizes
 from pippin.engines.language.kv_cache.kinds.attention import BatchedQuantized
@@ -199,6 +203,80 @@ def test_a_sequence_that_outgrows_its_neighbours_is_not_quantised_again(
             assert all(map(mx.array_equal, before, parts))
             held[row.sequence.choice] = slot.group, parts
     assert moves == 4
+
+
+class Quantized:
+    """Counts the numbers that MLX quantises, and notes what the first layer in few bits of the last step has."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.numbers = 0
+        self.held: list[mx.array] = []
+        own, accept = mx.quantize, bench.engine.lifecycle.accept
+
+        def quantize(array: mx.array, *given: Any, **named: Any) -> Any:
+            self.numbers += array.size
+            return own(array, *given, **named)
+
+        def accepting(running: Any, sampled: SampledToken) -> None:
+            slot = running.slot
+            layers = quantized(slot.group)
+            parts = [buffer[slot.index, :, : slot.length] for layer in layers for buffer in layer.buffers]
+            self.held = [mx.array(np.array(part)) for part in parts]
+            accept(running, sampled)
+
+        monkeypatch.setattr(mx, "quantize", quantize)
+        monkeypatch.setattr(bench.engine.lifecycle, "accept", accepting)
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text"])
+def test_no_token_of_a_conversation_is_quantised_twice(
+    folders: dict[str, Path],
+    architecture: str,
+    bits: int,
+    kernels: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its slot has the very words of the turn before, those of the answer among them, and the kernels quantise what
+    they decode themselves."""
+    if kernels and (MAC is not None or why_missing() is not None):
+        pytest.skip("the kernels are for CPUs alone")
+    plan = msgspec.structs.replace(PLAN, kernels=kernels)
+    bench = Bench(folders[architecture], options(bits), plan)
+    assert isinstance(bench.model, KernelDecoder) == kernels
+    counted = Quantized(bench, monkeypatch)
+    first = PROMPTS["r4"][0] * 3
+    answers, _ = run_all(bench, {"a": (first, 30)})
+    before, layers = counted.held, len(counted.held) // 6
+    of_a_token = layers * 2 * before[1].shape[0] * WIDE["head_dim"]
+    assert counted.numbers == (len(first) + (0 if kernels else 29)) * of_a_token
+    counted.numbers = 0
+    again = (*first, *answers["a", 0], 7, 9, 11)
+    _, ends = run_all(bench, {"b": (again, 2)})
+    known = ends["b", 0].usage.cached_tokens
+    assert known >= len(first) + 24
+    assert counted.numbers == (len(again) - known + (0 if kernels else 1)) * of_a_token
+    assert all(
+        mx.array_equal(old[:, :known], new[:, :known]) for old, new in zip(before, counted.held, strict=True)
+    )
+
+
+def test_a_conversation_that_parts_inside_a_block_has_the_words_of_both_in_order(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(folders["llama"], ModelOptions(kv_bits=4, kv_group_size=32, cache_block_tokens=16))
+    counted = Quantized(bench, monkeypatch)
+    first = PROMPTS["r4"][0] * 2
+    other = (*first[:24], *reversed(first))
+    held: list[list[mx.array]] = []
+    ends: dict[tuple[str, int], Finished] = {}
+    for name, prompt in {"a": first, "b": other, "c": (*other, 1, 2, 3)}.items():
+        ends |= run_all(bench, {name: (prompt, 1)})[1]
+        held.append(counted.held)
+    assert [ends[name, 0].usage.cached_tokens for name in "abc"] == [0, 24, 64]
+    for before, after, known in zip(held[:-1], held[1:], (24, 64), strict=True):
+        assert all(map(mx.array_equal, *([part[:, :known] for part in parts] for parts in (before, after))))
 
 
 @pytest.mark.float32

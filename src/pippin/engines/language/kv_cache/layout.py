@@ -22,7 +22,12 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache import kinds as shelf
-from pippin.engines.language.kv_cache.kinds.attention import AttentionKind, ForkedAttention, IndexCache
+from pippin.engines.language.kv_cache.kinds.attention import (
+    AttentionKind,
+    ForkedAttention,
+    IndexCache,
+    held_packed,
+)
 from pippin.engines.language.kv_cache.kinds.base import (
     BatchedCache,
     CacheKind,
@@ -295,7 +300,11 @@ def fill_joined(
     found: dict[int, list[mx.array]] = {}
     kinds: dict[int, CacheKind] = {}
     for stack in stacks:
-        whole = _unpacked(joined, stack.kind.block_form)
+        whole = next(joined)
+        if (form := stack.kind.block_form) is not None:
+            words = (whole, next(joined), next(joined))
+            _hold_packed(stack, layers, words)
+            whole = mx.dequantize(*words, *form)
         # Of one layer, members come in the order of their numbers.
         for place, (layer, _) in enumerate(stack.members):
             kinds[layer] = stack.kind
@@ -304,39 +313,43 @@ def fill_joined(
         kinds[layer].fill(layers[layer], arrays)
 
 
-def _packed(stack: mx.array, form: tuple[int, int] | None) -> list[mx.array]:
-    """A stack [arrays, heads, tokens, size] as blocks keep it: packed words, scales and biases, or as it is."""
-    if form is None:
-        return [stack]
-    bits, group_size = form
-    return list(mx.quantize(stack, group_size=group_size, bits=bits))
-
-
-Cut = Callable[[Sequence[mx.array], tuple[int, int] | None, int, int, int], list[list[mx.array]]]
+Cut = Callable[[Sequence[mx.array], int, int, int], list[list[mx.array]]]
 """Copies of positions `start` to `stop` of arrays [1, heads, capacity, size] in pieces of `size`, for each array of a
-block; a form, as `CacheKind.block_form` has it, packs them."""
+block."""
 
 
-def cut_stacked(
-    arrays: Sequence[mx.array], form: tuple[int, int] | None, start: int, stop: int, size: int
-) -> list[list[mx.array]]:
+def cut_stacked(arrays: Sequence[mx.array], start: int, stop: int, size: int) -> list[list[mx.array]]:
     """Let the device copy what is cut, which it begins to compute."""
     whole = mx.stack([array[0, :, start:stop] for array in arrays])
-    pieces = [
-        [mx.contiguous(part[:, :, place : place + size]) for place in range(0, stop - start, size)]
-        for part in _packed(whole, form)
-    ]
+    pieces = [mx.contiguous(whole[:, :, place : place + size]) for place in range(0, stop - start, size)]
     # At once: a pending view would make the next write to the sequence copy all of it.
     mx.async_eval(pieces)  # type: ignore[no-untyped-call]
-    return pieces
+    return [pieces]
 
 
-def _unpacked(parts: Iterator[mx.array], form: tuple[int, int] | None) -> mx.array:
-    """The stack again, from the next of these parts."""
-    if form is None:
-        return next(parts)
-    bits, group_size = form
-    return mx.dequantize(next(parts), next(parts), next(parts), group_size, bits)
+def _cut_packed(
+    stack: Stack, layers: Sequence[Any], start: int, stop: int, size: int
+) -> list[list[mx.array]]:
+    """Do what `cut_stacked` does where blocks are kept in few bits. Up to `stop`, the caches have all so then."""
+    held = [held_packed(layers[layer])[number] for layer, number in stack.members]
+    known = sum(words[0].shape[2] for words in held[0])
+    if known < stop:
+        arrays = (stack.kind.cut(layers[layer])[number] for layer, number in stack.members)
+        whole = mx.stack([array[0, :, known:stop] for array in arrays])
+        _hold_packed(stack, layers, mx.quantize(whole, *(stack.kind.block_form or ())))
+    last = sum(words[0].shape[2] for words in held[0][:-1])
+    if start < last:  # a block was known in part
+        for own in held:
+            own[:] = [[mx.concatenate(list(parts), axis=2) for parts in zip(*own, strict=True)]]
+        last = 0
+    parts = zip(*(own[-1] for own in held), strict=True)
+    return [piece for own in parts for piece in cut_stacked(own, start - last, stop - last, size)]
+
+
+def _hold_packed(stack: Stack, layers: Sequence[Any], words: Sequence[mx.array]) -> None:
+    """Note what comes next of these arrays in few bits, in the cache of each."""
+    for place, (layer, number) in enumerate(stack.members):
+        held_packed(layers[layer])[number].append([part[place : place + 1] for part in words])
 
 
 def fill_in_place(
@@ -344,18 +357,47 @@ def fill_in_place(
 ) -> None:
     """Do what `fill_joined` does, but let numpy write each block directly to its place, where the kinds have one: that
     takes a quarter of the time of MLX's copies."""
-    if any(type(stack.kind) is not AttentionKind or stack.kind.key_bits for stack in stacks):
+    kinds = {layer: stack.kind for stack in stacks for layer, _ in stack.members}
+    if any(
+        type(kind) is not AttentionKind
+        or (kind.block_form and (kind.key_bits not in (4, 8) or kind.keys.dtype != mx.float32))
+        for kind in kinds.values()
+    ):
         fill_joined(stacks, layers, parts, tokens)
         return
-    kinds = {layer: stack.kind for stack in stacks for layer, _ in stack.members}
     opened = {}
     for layer, kind in kinds.items():
         # One token of zeros makes a cache take its memory, whether that is its own or a slot's.
         kind.fill(layers[layer], [array.zeros(1, 1) for array in kind.token_arrays])
         opened[layer] = kind.cut(layers[layer])
-    copy_blocks(parts, [[opened[layer][number] for layer, number in stack.members] for stack in stacks])
+    pieces = iter(parts)
+    for stack in stacks:
+        targets = [opened[layer][number] for layer, number in stack.members]
+        if (form := stack.kind.block_form) is None:
+            copy_blocks([next(pieces)], [targets])
+            continue
+        words = [mx.concatenate(list(next(pieces)), axis=2) for _ in range(3)]
+        _hold_packed(stack, layers, words)
+        unpack_into(targets, words, *form)
     for layer in kinds:
         layers[layer].offset = tokens
+
+
+def unpack_into(targets: Sequence[mx.array], words: Sequence[mx.array], group_size: int, bits: int) -> None:
+    """Write what MLX's `dequantize` makes of a stack, of 4 or 8 bits, into one array of float32 for each member, as
+    `copy_blocks` does, in a sixth of its time."""
+    mx.eval(targets, words)
+    mx.synchronize()
+    for target, packed, scales, biases in zip(targets, *map(np.asarray, words), strict=True):
+        octets = packed.view(np.uint8)
+        own = np.asarray(target)[0, :, : octets.shape[1]]
+        if bits == 8:
+            own[...] = octets
+        else:
+            own[..., ::2], own[..., 1::2] = octets & 15, octets >> 4
+        groups = own.reshape(*scales.shape, group_size)  # the same memory
+        groups *= scales[..., None]
+        groups += biases[..., None]
 
 
 def copy_blocks(stacks: Sequence[Sequence[mx.array]], targets: Sequence[Sequence[mx.array]]) -> None:
@@ -375,12 +417,10 @@ def copy_blocks(stacks: Sequence[Sequence[mx.array]], targets: Sequence[Sequence
             np.concatenate([source[member] for source in sources], axis=1, out=own)
 
 
-def cut_in_place(
-    arrays: Sequence[mx.array], form: tuple[int, int] | None, start: int, stop: int, size: int
-) -> list[list[mx.array]]:
+def cut_in_place(arrays: Sequence[mx.array], start: int, stop: int, size: int) -> list[list[mx.array]]:
     """Do what `cut_stacked` does, but let numpy copy, in less than half of the time."""
-    if form is not None or arrays[0].dtype == mx.bfloat16:
-        return cut_stacked(arrays, form, start, stop, size)
+    if arrays[0].dtype == mx.bfloat16:
+        return cut_stacked(arrays, start, stop, size)
     mx.eval(list(arrays))
     memory = [_memory(array)[0] for array in arrays]
     return [
@@ -428,11 +468,13 @@ class BlockLayout:
         """Copies of positions `start` to `stop`, both multiples of `size`."""
         if start >= stop:
             return []
-        arrays = [kind.cut(leaf) for kind, leaf in zip(self._kinds, leaves(cache), strict=True)]
-        parts = []
+        layers, parts = list(leaves(cache)), []
         for stack in self._stacks:
-            own = [arrays[layer][number] for layer, number in stack.members]
-            parts += self._cut(own, stack.kind.block_form, start, stop, size)
+            if stack.kind.block_form is not None:
+                parts += _cut_packed(stack, layers, start, stop, size)
+                continue
+            own = [stack.kind.cut(layers[layer])[number] for layer, number in stack.members]
+            parts += self._cut(own, start, stop, size)
         return list(zip(*parts, strict=True)) if parts else [()] * ((stop - start) // size)
 
     def snapshot(self, cache: PromptCache) -> Snapshots:

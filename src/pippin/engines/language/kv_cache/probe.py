@@ -91,7 +91,7 @@ def choose_batching(
     return Batching(
         new_group=partial(BatchedGroup, model, shape),
         vocabulary=vocabulary,
-        layout=layout,
+        layout=shape.layout,
         shape=shape,
         slack=slack,
         slot_bytes=shape.slot_bytes,

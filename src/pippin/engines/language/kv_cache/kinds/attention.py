@@ -170,8 +170,13 @@ class BatchedAttention(BatchedCache):
             buffer[slot : slot + 1, :, start : start + added.shape[2]] = added
 
     def store(self, slot: int, cache: Any) -> None:
-        if cache.keys is not None:
-            self.write(slot, cache.keys[..., : cache.offset, :], cache.values[..., : cache.offset, :], 0)
+        start = 0
+        for keys, values in zip(*held_packed(cache), strict=True):
+            self._put(slot, [*keys, *values], start)
+            start += keys[0].shape[2]
+        if start < cache.offset:
+            keys, values = (array[..., start : cache.offset, :] for array in (cache.keys, cache.values))
+            self.write(slot, keys, values, start)
 
     def adopt(self, slot: int, other: "BatchedAttention", theirs: int) -> None:
         stop = other.slots.lengths[theirs]
@@ -179,8 +184,11 @@ class BatchedAttention(BatchedCache):
         self._put(slot, [buffer[theirs : theirs + 1, :, :stop] for buffer in other.buffers], 0)
 
     def view(self, slot: int, stop: int) -> KVCache:
-        keys, values = self._decoded([part[slot : slot + 1, :, :stop] for part in self.buffers])
+        parts = [part[slot : slot + 1, :, :stop] for part in self.buffers]
+        keys, values = self._decoded(parts)
         cache = KVCache() if values.size else IndexCache()
+        if self.form:
+            cache.packed = [parts[:3]], [parts[3:]]
         cache.keys, cache.values = keys, values
         cache.offset = stop
         return cache
@@ -366,6 +374,14 @@ class BatchedQuantized(BatchedAttention):
         return keys, values
 
 
+def held_packed(cache: Any) -> tuple[list[list[mx.array]], list[list[mx.array]]]:
+    """The keys and values of the first tokens that a sequence's own cache has in few bits too, so that none is
+    quantised twice: pieces in order, each of packed words, scales and biases. Nobody takes a cache back to before their
+    end."""
+    found: tuple[list[list[mx.array]], list[list[mx.array]]] = vars(cache).setdefault("packed", ([], []))
+    return found
+
+
 class RoundedCache(KVCache):  # type: ignore[misc]
     """mlx-lm's cache of one sequence, whose keys and values are rounded to few bits as they come."""
 
@@ -391,8 +407,8 @@ def quantized_bytes(array: TokenArray, bits: int, group_size: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionKind(CacheKind):
-    """Prompts have mlx-lm's `KVCache`. What a batch keeps in few bits is quantised when a prompt is stored in its slot:
-    until then it lies beside it."""
+    """Prompts have mlx-lm's `KVCache`. What a batch keeps in few bits is quantised for the prefix cache, or else when a
+    prompt is stored in its slot: until then it lies beside it, in both forms."""
 
     serves = (KVCache, IndexCache)
     twins = ("HyV4KVCache",)  # which takes memory in other steps
@@ -410,12 +426,13 @@ class AttentionKind(CacheKind):
 
     def slot_bytes(self, capacity: int, slack: int) -> int:
         if not self.key_bits:
-            return self.prompt_bytes(capacity, 0)
+            return (self.keys.token_bytes + self.values.token_bytes) * capacity
         keys = quantized_bytes(self.keys, self.key_bits, self.group_size)
         return (keys + quantized_bytes(self.values, self.value_bits, self.group_size)) * capacity
 
     def prompt_bytes(self, capacity: int, chunk: int) -> int:
-        return (self.keys.token_bytes + self.values.token_bytes) * capacity
+        packed = self.slot_bytes(capacity, 0) if self.key_bits else 0
+        return (self.keys.token_bytes + self.values.token_bytes) * capacity + packed
 
     def presize(self, cache: Any, tokens: int) -> None:
         cache.step = tokens
@@ -452,7 +469,7 @@ class AttentionKind(CacheKind):
     @property
     def block_form(self) -> tuple[int, int] | None:
         alike = self.key_bits == self.value_bits > 0
-        return (self.key_bits, self.group_size) if alike else None
+        return (self.group_size, self.key_bits) if alike else None
 
     def cut(self, cache: Any) -> list[mx.array]:
         return [cache.keys, cache.values][: len(self.token_arrays)]

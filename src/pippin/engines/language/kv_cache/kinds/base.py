@@ -423,7 +423,7 @@ class CacheKind(ABC):
 
     @property
     def block_form(self) -> tuple[int, int] | None:
-        """Bits and group size of the form in which blocks are kept; None where they are kept as they are cut."""
+        """Group size and bits of the form in which blocks are kept; None where they are kept as they are cut."""
         return None
 
     def cut(self, cache: Any) -> list[mx.array]:
