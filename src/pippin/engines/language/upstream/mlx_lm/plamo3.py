@@ -1,4 +1,4 @@
-"""PLaMo 3's windows: a prompt sees a window and one position more, and a cache of a window alone would lose that one."""
+"""PLaMo 3's windows: a prompt sees a window and one position more, and a cache of a window alone would lose that."""
 
 from collections.abc import Mapping
 from typing import Any
