@@ -267,12 +267,10 @@ def _refuse_left_out(model: nn.Module, config: Config) -> None:
     if "deepstack_layer_map" not in config:
         names += ["vision_feature_layer", "vision_feature_select_strategy"]
     coded = any(map(OF_LAYER.search, gelus)) or config.get("model_type") in CODED
-    encoding = (*ENCODING, "hidden_act", "hidden_activation")
-    for name, own in (
-        ("", names),
-        ("vision_config", ENCODING if coded else encoding),
-        ("audio_config", encoding),
-    ):
+    encoding = (*ENCODING, "activation_function", "hidden_act", "hidden_activation")
+    parts = [name for name in config if name.endswith("_config") and name not in TEXT_PARTS]
+    others = [(name, ENCODING if coded and name == "vision_config" else encoding) for name in parts]
+    for name, own in [("", names), *others]:
         part, held = (config.get(name), getattr(read, name, None)) if name else (config, read)
         if isinstance(part, dict) and is_dataclass(held):
             usual = {each.name: each.default for each in fields(held) if name and each.default is not MISSING}
