@@ -343,7 +343,7 @@ def _activation(config: Config) -> str | None:
     """The activation of the encoder of pictures: that of its configuration, or its usual one in transformers."""
     part = config.get("vision_config")
     # Molmo 2's lies beside that of what follows the encoder.
-    part = next((each["vit_config"] for each in (config, part) if "vit_config" in (each or ())), part)
+    part = next((each["vit_config"] for each in (config, part or {}) if "vit_config" in each), part)
     if not isinstance(part, dict) or "hidden_act" in part:
         return part.get("hidden_act") if isinstance(part, dict) else None
     return turns_of(config).parts.get("vision_config", NONE).taken.get("hidden_act")
