@@ -263,6 +263,12 @@ def test_a_field_that_a_class_of_mlx_vlm_leaves_out_is_refused(
         ),
         ("molmo2", {"text_config": {"num_hidden_layers": 2, "rope_scaling_layers": [0, 1]}}, ""),
         ("qwen4_exp", {"text_config": {"hidden_act": "gelu"}}, 'hidden_act "gelu"'),
+        ("step3p7", {"text_config": {"head_dim": 16, "query_pre_attn_scalar": 16}}, ""),
+        (
+            "step3p7",
+            {"text_config": {"head_dim": 16, "query_pre_attn_scalar": 15}},
+            "query_pre_attn_scalar 15",
+        ),
     ],
 )
 def test_what_a_family_takes_for_granted_is_named(family: str, config: Json, told: str) -> None:

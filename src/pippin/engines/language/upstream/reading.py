@@ -144,6 +144,7 @@ OTHERWISE: dict[str, Callable[[Config], str]] = {
     "molmo2": _of_molmo,
     "paligemma": _unlike("text_config", lambda _: {"use_bidirectional_attention": True}),
     "qwen4_exp": _unlike("text_config", lambda _: {"hidden_act": "silu"}),
+    "step3p7": _unlike("text_config", lambda text: {"query_pre_attn_scalar": text.get("head_dim", 128)}),
 }
 """By family, names what a configuration says for which its class takes something else; else nothing."""
 
