@@ -26,9 +26,11 @@ from pippin.engines.encoding import EncodingJob
 from pippin.engines.language.model.encoders import (
     attends_both_ways,
     encoder_of,
+    hidden_states,
     refuse_unread,
     set_activations,
 )
+from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.reranking import (
     INSTRUCTION,
     PREFIX,
@@ -377,6 +379,21 @@ def test_a_window_of_modernbert_is_half_of_what_its_layers_see(tmp_path: Path) -
 def test_the_decoders_that_attend_both_ways_are_transformers(kind: str, told: Any, both: bool) -> None:
     assert attends_both_ways({"model_type": kind, "use_bidirectional_attention": told}) is both
     assert attends_both_ways({"model_type": kind, "is_causal": False})
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (nn.Module, {"text_config": {"model_type": "gemma3_text", "use_bidirectional_attention": True}}),
+        (nn.Module, {"text_config": {"is_causal": False}}),
+        (VisionModel, {"is_causal": False}),
+    ],
+)
+def test_a_model_with_a_text_model_that_attends_both_ways_is_refused(
+    kind: type[nn.Module], config: dict[str, Any]
+) -> None:
+    with pytest.raises(ServerError, match="use_bidirectional_attention true and is_causal false are read of"):
+        hidden_states("m", kind.__new__(kind), config)
 
 
 def test_an_activation_is_read_under_the_name_of_its_architecture() -> None:

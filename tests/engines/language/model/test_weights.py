@@ -19,6 +19,7 @@ from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.upstream.stored import read_arrays, refuse_bytes
 from tests.engines.language.architectures.any_architecture import write
 from tests.engines.language.bench import PLAN
+from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 from tests.engines.tiny_models import tiny_model
 
 
@@ -228,6 +229,11 @@ def test_a_field_that_the_class_of_an_architecture_does_not_read_is_refused(fold
     for field, value in (("use_bidirectional_attention", True), ("is_causal", False)):
         config(folder, **{"hidden_act": "silu", "use_bidirectional_attention": False, field: value})
         assert "is_causal false are read with --model-kind embeddings alone" in refusal(folder)
+
+
+def test_a_model_that_takes_pictures_and_attends_both_ways_is_refused(tmp_path: Path) -> None:
+    folder = tiny_vision_model("gemma3", tmp_path / "m", use_bidirectional_attention=True)
+    assert "use_bidirectional_attention true and is_causal false are read with" in refusal(folder)
 
 
 @pytest.mark.parametrize(

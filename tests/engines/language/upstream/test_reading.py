@@ -10,14 +10,15 @@ import mlx.nn as nn
 import pytest
 
 from pippin.engines.language.upstream.newest import in_its_family
-from pippin.engines.language.upstream.reading import load_model
+from pippin.engines.language.upstream.reading import OTHERWISE, load_model
 from pippin.engines.language.upstream.rotary import fingerprint, rotary_modules
-from tests.engines.language.vision.any_family import write
+from tests.engines.language.vision.any_family import merged, write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 
 Json = dict[str, Any]
 
+WHOLE_AND_PART: list[Json] = [{}, {"partial_rotary_factor": 1.0}, {"partial_rotary_factor": 0.5}]
 LINEAR: Json = {"rope_type": "linear", "factor": 4.0}
 KNOWN = ("aya_vision", "idefics2", "internvl_chat", "llava_next", "llava_onevision", "paligemma")
 
@@ -60,6 +61,18 @@ def test_a_class_that_reads_the_newest_table_alone_gets_it_from_older_fields(
     newest = logits(changed(folder, partial_rotary_factor=None, rope_parameters=table))
     assert mx.array_equal(older, newest)
     assert not mx.allclose(older, other, atol=1e-3)
+
+
+def test_heads_turn_whole_where_a_table_does_not_name_a_part(tmp_path: Path) -> None:
+    """As in transformers; the class takes a quarter."""
+    folder = write("qwen4_exp", FAMILIES["qwen4_exp"], tmp_path / "m")
+    table = {"rope_theta": 1.5, "rope_type": "default", "mrope_section": [2, 3, 3]}
+    kind = "qwen4_exp_text"
+    found = [
+        logits(changed(folder, model_type=kind, rope_parameters={**table, **part})) for part in WHOLE_AND_PART
+    ]
+    assert mx.array_equal(found[0], found[1])
+    assert not mx.allclose(found[0], found[2], atol=1e-3)
 
 
 def test_a_class_that_takes_no_other_fields_gets_none(tmp_path: Path) -> None:
@@ -189,6 +202,22 @@ def test_fp8_numbers_are_read_as_numbers(tmp_path: Path) -> None:
             (family, {"vision_config": {"hidden_act": "relu"}}, "hidden_act 'relu' of vision_config")
             for family in ("minimax_m3_vl", "muse_glimmer", "step3p7")
         ),
+        ("mimo_v2", {"vision_config": {"kv_channels": 32}}, "kv_channels 32 of vision_config"),
+        ("molmo2", {"vision_config": {"vit_config": {"hidden_act": "silu"}}}, "hidden_act 'silu' of vision"),
+        ("molmo2", {"text_config": {"model_type": "molmo2_text", "norm_after": True}}, "norm_after True"),
+        (
+            "muse_spark",
+            {"text_config": {"model_type": "muse_spark_text", "residual_gate_temperature": 0.5}},
+            "residual_gate_temperature 0.5",
+        ),
+        # What transformers does not know is as in the family's class.
+        (
+            "kimi_k3",
+            {"vision_config": {"pos_emb_interpolation_mode": "bicubic"}},
+            "interpolation_mode 'bicubic'",
+        ),
+        ("step3p7", {"vision_config": {"rope_theta_rescale_factor": 2.0}}, "rope_theta_rescale_factor 2.0"),
+        ("minicpmo", {"audio_config": {"activation_function": "relu"}}, "activation_function 'relu'"),
         (
             "granite4_vision",
             {"deepstack_layer_map": [[0, 1]], "spatial_target_layers": [0, 1]},
@@ -213,10 +242,39 @@ def test_a_field_that_a_class_of_mlx_vlm_leaves_out_is_refused(
     folder = write(family, FAMILIES[family], made) if family in FAMILIES else tiny_vision_model(family, made)
     path = folder / "config.json"
     config: Json = json.loads(path.read_text())
-    parts = {name: {**config[name], **part} for name, part in fields.items() if isinstance(part, dict)}
-    path.write_text(json.dumps({**config, **fields, **parts}))
+    path.write_text(json.dumps(merged(config, fields)))
     with pytest.raises(ValueError, match=told):
         load_model(folder, lazy=True)
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "told"),
+    [
+        ("mimo_v2", {"vision_config": {"num_query_groups": 2}}, "num_query_groups 2"),
+        ("mimo_v2", {"vision_config": {"num_heads": 4, "num_key_value_heads": 2, "num_query_groups": 2}}, ""),
+        ("mimo_v2", {"vision_config": {"kv_channels": 16, "qk_channels": 16, "window_size": 128}}, ""),
+        ("mimo_v2", {"vision_config": {"window_size": 64}}, "window_size 64"),
+        ("molmo2", {"adapter_config": {"hidden_act": "gelu"}}, 'hidden_act "gelu"'),
+        ("molmo2", {"vision_config": {"adapter_config": {"hidden_act": "gelu"}}}, 'hidden_act "gelu"'),
+        (
+            "molmo2",
+            {"text_config": {"num_hidden_layers": 2, "rope_scaling_layers": [1]}},
+            "rope_scaling_layers",
+        ),
+        ("molmo2", {"text_config": {"num_hidden_layers": 2, "rope_scaling_layers": [0, 1]}}, ""),
+        ("qwen4_exp", {"text_config": {"hidden_act": "gelu"}}, 'hidden_act "gelu"'),
+        ("step3p7", {"text_config": {"head_dim": 16, "query_pre_attn_scalar": 16}}, ""),
+        (
+            "step3p7",
+            {"text_config": {"head_dim": 16, "query_pre_attn_scalar": 15}},
+            "query_pre_attn_scalar 15",
+        ),
+    ],
+)
+def test_what_a_family_takes_for_granted_is_named(family: str, config: Json, told: str) -> None:
+    found = OTHERWISE[family](config)
+    assert found.startswith(told)
+    assert bool(found) == bool(told)
 
 
 def loaded(folder: Path, *, vision: Json, **fields: Any) -> Any:

@@ -442,6 +442,15 @@ def test_a_picture_without_a_size_has_that_of_its_pixels(tmp_path: Path) -> None
     assert settings_of(tmp_path) == {"max_pixels": 4096}
 
 
+def test_minicpm_s_older_names_are_not_hidden_by_what_is_usual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    monkeypatch.setattr("pippin.engines.language.vision.preprocessor._usual_of", lambda folder: usual)
+    (tmp_path / "preprocessor_config.json").write_text('{"norm_mean": [0.1, 0.2, 0.3]}')
+    assert settings_of(tmp_path) == {"norm_mean": [0.1, 0.2, 0.3], "image_std": [0.5] * 3}
+
+
 def test_a_null_is_no_mistake_where_nothing_needs_the_field(tmp_path: Path) -> None:
     said = {"do_normalize": None, "image_mean": None, "do_resize": False, "resample": None, "crop_size": None}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))

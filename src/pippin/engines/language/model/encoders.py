@@ -197,9 +197,15 @@ class BothWays:
 
 def hidden_states(name: str, model: nn.Module, config: Mapping[str, Any]) -> States:
     """A language model without its head. Padding is on the right. Raises `ServerError("load_failed")`."""
+    text, pictured = config.get("text_config") or {}, isinstance(model, VisionModel)
+    if attends_both_ways(text) or (pictured and attends_both_ways(config)):
+        fields = "use_bidirectional_attention true and is_causal false"
+        raise ServerError(
+            "load_failed", f"{name}: {fields} are read of a model of text alone, which has no text_config."
+        )
     if (decoder := ways.decoder_in(model)) is not None:
         return decoder.states
-    if isinstance(model, VisionModel):
+    if pictured:
         headless = model.without_head()
         return lambda tokens, _: headless(tokens)
     language = model.language_model if "language_model" in model else model

@@ -102,9 +102,10 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
         refuse_bytes(found[0])
         text = {**found[1], **(found[1].get("text_config") or {})}
         both_ways = text.get("use_bidirectional_attention") in (True, "all") or text.get("is_causal") is False
-        if both_ways and not vision and info.kind == "language":
+        # PaliGemma reads its prompts both ways.
+        if both_ways and info.kind == "language" and found[1].get("model_type") != "paligemma":
             told = "use_bidirectional_attention true and is_causal false"
-            raise ValueError(f"{told} are read with --model-kind embeddings alone")
+            raise ValueError(f"{told} are read with --model-kind embeddings alone, of models of text alone")
     except (*FAILURES, *ended) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
         if not vision:

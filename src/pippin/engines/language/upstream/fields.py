@@ -19,15 +19,21 @@ NEUTRAL = (None, False)
 COMPUTING = tuple(
     (
         "activation_function attn_logit_softcapping clip_qkv final_logit_softcapping hidden_act "
-        "hidden_activation mamba_hidden_act mlp_hidden_act moe_norm_min moe_router_logit_softcapping qk_layernorm "
-        "rope_interleave scale_attn_by_inverse_layer_idx scale_attn_weights swiglu_alpha swiglu_limit "
-        "topk_method use_parallel_residual"
+        "hidden_activation mamba_hidden_act mlp_hidden_act moe_norm_min moe_router_logit_softcapping norm_after "
+        "qk_layernorm qk_norm_type residual_gate_temperature rope_interleave scale_attn_by_inverse_layer_idx "
+        "scale_attn_weights swiglu_alpha swiglu_limit topk_method use_parallel_residual"
     ).split()
 )
 """Fields that add nothing to the weights, and change the answers."""
 
-ENCODING = ("use_absolute_position_embeddings",)
-"""Such fields of encoders of pictures, and of what follows these."""
+ENCODING = tuple(
+    (
+        "activation_func apply_vit_abs_pos_embed is_causal merge_type mlp_type mm_projector_type norm_type "
+        "pos_emb_interpolation_mode pos_emb_type position_embedding_type rope_freqs_for rope_mode "
+        "rope_theta_rescale_factor sscp_conv_group_norm_eps use_absolute_position_embeddings"
+    ).split()
+)
+"""Such fields of encoders of pictures and sound, and of what follows these."""
 
 
 SEVERAL = "deepseek_v3 deepseek_v32 dots1 exaone_moe glm4_moe glm4_moe_lite glm_moe_dsa nemotron_h solar_open"
@@ -152,9 +158,12 @@ def refuse_order(config: Config, taken: Container[str], field: str, kind: str) -
         raise unread(f"layer_types {types!r}")
 
 
-def refuse_unlike(config: Config, taken: Container[str], names: Iterable[str]) -> None:
-    """Raises `ValueError` for a field of these names that is not as usual, and is not `taken`."""
-    usual = fields_of(config).defaults
+def refuse_unlike(
+    config: Config, taken: Container[str], names: Iterable[str], own: Mapping[str, Any] | None = None
+) -> None:
+    """Raises `ValueError` for a field of these names that is not as usual, and is not `taken`. A class's `own` defaults
+    are usual where transformers has none."""
+    usual = {**(own or {}), **fields_of(config).defaults}
     for name in names:
         if name not in usual or name not in config:
             continue

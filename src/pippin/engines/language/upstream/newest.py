@@ -14,6 +14,7 @@ from pippin.engines.language.configuration import (
     UNREADABLE,
     Config,
     completed,
+    fields_of,
     rotary_tables,
     scaling_of,
     unscaled,
@@ -133,6 +134,8 @@ def _whole_table(config: Config, kind: type) -> Config:
     or with what transformers takes for granted."""
     field = getattr(kind, "__dataclass_fields__", {}).get("rope_parameters")
     usual = field.default_factory() if field is not None and callable(field.default_factory) else {}
+    if "partial_rotary_factor" in usual and fields_of(config).part_of_head and fields_of(config).defaults:
+        usual["partial_rotary_factor"] = 1.0
     tables = rotary_tables(config) or {"full_attention": {}}
     table = {name: config[name] for name in BESIDE if config.get(name) is not None} | tables.get(
         "full_attention", {}

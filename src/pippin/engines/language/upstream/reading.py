@@ -1,11 +1,12 @@
 """Models of mlx-vlm, made from configurations that are spelled out, and turned as these say."""
 
 import copy
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ CODED = {
         ("glm4v", "glm4v_moe", "glm_ocr", "mimo_v2", "mistral3", "pixtral", "qwen2_5_vl"), ("silu",)
     ),
     **dict.fromkeys(("hunyuan_vl", "muse_glimmer", "muse_spark"), ("gelu",)),
+    "molmo2": ("gelu_pytorch_tanh",),
     "minimax_m3_vl": ("gelu", "quick_gelu", "silu"),
     "step3p7": ("gelu", "quick_gelu"),
 }
@@ -97,26 +99,54 @@ OTHER_NORMS: dict[str, tuple[re.Pattern[str], float | None]] = {
 """The norms of a family that have another epsilon than in its class: one that is fixed, or that of the encoder."""
 
 
-def _narrow(config: Config) -> bool:
+def _narrow(config: Config) -> str:
     window: int = (config.get("text_config") or {}).get("sliding_window") or 0
-    return 0 < window < (config.get("mm_tokens_per_image") or 256)
+    narrow = 0 < window < (config.get("mm_tokens_per_image") or 256)
+    return "sliding_window of text_config that is less than the tokens of a picture" if narrow else ""
 
 
-def _stacked(config: Config) -> bool:
+def _stacked(config: Config) -> str:
     layers = [layer for _, layer in config.get("deepstack_layer_map") or ()]
     layers += config.get("spatial_target_layers") or ()
-    return len({*layers}) < len(layers)
+    twice = len({*layers}) < len(layers)
+    return "deepstack_layer_map or spatial_target_layers that names one layer twice" if twice else ""
 
 
-OTHERWISE: dict[str, tuple[Callable[[Config], bool], str]] = {
-    "gemma3": (_narrow, "sliding_window of text_config that is less than the tokens of a picture"),
-    "granite4_vision": (_stacked, "deepstack_layer_map or spatial_target_layers that names one layer twice"),
-    "paligemma": (
-        lambda config: (config.get("text_config") or {}).get("use_bidirectional_attention") is False,
-        "use_bidirectional_attention false of text_config",
-    ),
+def _unlike(part: str, usual: Callable[[Config], Config]) -> Callable[[Config], str]:
+    """Names the first field of a part that is there and is not as usual."""
+
+    def named(config: Config) -> str:
+        said: Config = config.get(part) or {}
+        other = (name for name, value in usual(said).items() if said.get(name) not in (None, value))
+        return next((f"{name} {json.dumps(said[name])} of {part}" for name in other), "")
+
+    return named
+
+
+def _of_heads(vision: Config) -> Config:
+    """No implementation reads `window_size`, which MiMo's published folders have alike."""
+    groups = vision.get("num_heads", 32) // vision.get("num_key_value_heads", 8)
+    return {"num_query_groups": groups, "kv_channels": vision.get("qk_channels", 64), "window_size": 128}
+
+
+def _of_molmo(config: Config) -> str:
+    scaled = _unlike(
+        "text_config", lambda text: {"rope_scaling_layers": list(range(text.get("num_hidden_layers", 36)))}
+    )
+    parts = {**config, **(config.get("vision_config") or {})}
+    return scaled(config) or _unlike("adapter_config", lambda _: {"hidden_act": "silu"})(parts)
+
+
+OTHERWISE: dict[str, Callable[[Config], str]] = {
+    "gemma3": _narrow,
+    "granite4_vision": _stacked,
+    "mimo_v2": _unlike("vision_config", _of_heads),
+    "molmo2": _of_molmo,
+    "paligemma": _unlike("text_config", lambda _: {"use_bidirectional_attention": True}),
+    "qwen4_exp": _unlike("text_config", lambda _: {"hidden_act": "silu"}),
+    "step3p7": _unlike("text_config", lambda text: {"query_pre_attn_scalar": text.get("head_dim", 128)}),
 }
-"""By family, when its class takes something else for what a configuration says, and what that is."""
+"""By family, names what a configuration says for which its class takes something else; else nothing."""
 
 
 def reading_spelled_out() -> AbstractContextManager[None]:
@@ -229,8 +259,8 @@ def _refuse_left_out(model: nn.Module, config: Config) -> None:
                 refuse_order(text, taken, "sliding_window_pattern", "sliding_attention")
         if text.get("model_type") == "llama4_text":
             _refuse_other_layers(text)
-    other, what = OTHERWISE.get(str(config.get("model_type")), (None, ""))
-    if other is not None and other(config):
+    other = OTHERWISE.get(str(config.get("model_type")))
+    if other is not None and (what := other(config)):
         raise unread(what)
     gelus = [name for name, module in model.named_modules() if type(module) is nn.GELU]
     names = [*ENCODING, *(() if any(map(OF_PROJECTOR.search, gelus)) else ("projector_hidden_act",))]
@@ -238,13 +268,14 @@ def _refuse_left_out(model: nn.Module, config: Config) -> None:
     if "deepstack_layer_map" not in config:
         names += ["vision_feature_layer", "vision_feature_select_strategy"]
     coded = any(map(OF_LAYER.search, gelus)) or config.get("model_type") in CODED
-    encoding = (config.get("vision_config"), getattr(read, "vision_config", None))
-    for (part, held), own in (
-        ((config, read), names),
-        (encoding, ENCODING if coded else (*ENCODING, "hidden_act")),
-    ):
+    encoding = (*ENCODING, "activation_function", "hidden_act", "hidden_activation")
+    parts = [name for name in config if name.endswith("_config") and name not in TEXT_PARTS]
+    others = [(name, ENCODING if coded and name == "vision_config" else encoding) for name in parts]
+    for name, own in [("", names), *others]:
+        part, held = (config.get(name), getattr(read, name, None)) if name else (config, read)
         if isinstance(part, dict) and is_dataclass(held):
-            refuse_unlike(part, _Read({each.name for each in fields(held)}, model), own)
+            usual = {each.name: each.default for each in fields(held) if name and each.default is not MISSING}
+            refuse_unlike(part, _Read({each.name for each in fields(held)}, model), own, usual)
     for name in QUERYING:
         refuse_unlike(config.get(f"{name}_config") or {}, (), ("hidden_act",))
 
@@ -312,6 +343,8 @@ def _turn_encoder(model: nn.Module, tables: Mapping[str, Config]) -> None:
 def _activation(config: Config) -> str | None:
     """The activation of the encoder of pictures: that of its configuration, or its usual one in transformers."""
     part = config.get("vision_config")
+    # Molmo 2's lies beside that of what follows the encoder.
+    part = next((each["vit_config"] for each in (config, part or {}) if "vit_config" in each), part)
     if not isinstance(part, dict) or "hidden_act" in part:
         return part.get("hidden_act") if isinstance(part, dict) else None
     return turns_of(config).parts.get("vision_config", NONE).taken.get("hidden_act")

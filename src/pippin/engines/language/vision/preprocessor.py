@@ -105,6 +105,9 @@ def settings_of(folder: Path, modality: Modality = "image") -> dict[str, Any]:
         said = object_in(folder / file) or object_in(folder / FILE)
     kind = object_in(folder / "config.json").get("model_type")
     usual = _usual_of(folder) if modality == "image" else {}
+    # MiniCPM-V's publisher has other names for two fields, which its processor reads where these are missing.
+    older = {name: name.replace("image_", "norm_") for name in ("image_mean", "image_std")}
+    usual = {name: value for name, value in usual.items() if older.get(name) not in said}
     if modality == "video":
         usual = TABLES.of_films.get(str(kind), {})
     _require_types(folder, file, said, usual)
