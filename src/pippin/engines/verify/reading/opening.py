@@ -22,8 +22,8 @@ lost the one behind the speaker's name."""
 
 
 def check(served: Served, written: Written) -> Iterator[Finding]:
-    """Ask a few questions. Most answers must not begin with a line end that the template writes
-    before no earlier answer. Of models that were trained to talk alone."""
+    """Ask a few questions. Most answers must not begin with a line end that the template writes before no earlier
+    answer. Only a model that was trained to talk tells anything by this."""
     asked = [(Message("user", (Text(each.asked),)),) for each in questions()[::EVERY]]
     said = (*asked[0], Message("assistant", (Text("Yes."),)), *asked[0])
     try:
