@@ -340,6 +340,36 @@ def privates_used(tree: ast.Module, known: set[str]) -> list[str]:
     return [name for name in used if is_private(name) and name in known]
 
 
+def of_body(tree: ast.Module) -> set[str]:
+    """The modules that a file imports as it is imported."""
+    return {name for node in tree.body for _, name in imports(ast.Module([node], [])) if not is_later(node)}
+
+
+def is_later(node: ast.stmt) -> bool:
+    """Whether a statement of a file's body is a definition, or for type checkers alone."""
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.If)
+
+
+def test_tests_are_collected_where_no_kernel_was_compiled(trees: dict[Path, ast.Module]) -> None:
+    """Kernels are for CPUs alone: on a Mac there are none, and `make collect` runs while they are compiled."""
+    of_modules = {
+        "pippin."
+        + ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): of_body(tree)
+        for path, tree in trees.items()
+    }
+    needing = {"pippin_kernels"}
+    while more := {name for name, imported in of_modules.items() if imported & needing} - needing:
+        needing |= more
+    assert "pippin.engines.language.kernels.decoder" in needing
+    found = [
+        str(path.relative_to(TESTS))
+        for path in sorted(TESTS.rglob("*.py"))
+        if of_body(ast.parse(text := path.read_text("utf-8"))) & needing
+        and 'importorskip("pippin_kernels"' not in text
+    ]
+    assert not found
+
+
 def test_tests_ask_what_the_source_does_and_not_how(trees: dict[Path, ast.Module]) -> None:
     known = set[str]().union(*map(privates_of, trees.values()))
     texts = {path: path.read_text("utf-8") for path in TESTS.rglob("*.py")}
