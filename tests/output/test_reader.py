@@ -455,8 +455,8 @@ def test_tokens_surface_with_their_text(data: st.DataObject) -> None:
     reader = reader_of("hermes", "qwen3", tools=TOOLS)
     events = []
     for number, piece in enumerate(pieces):
-        token = Token(number, piece.encode(), -0.5)
-        events += reader.feed(piece, (token,), number + 1)
+        reader.tokens.push(piece, (Token(number, piece.encode(), -0.5),))
+        events += reader.feed(piece, number + 1)
     events += reader.finish()
     seen: list[int] = []
     for part in collect(events).choices[0].parts:
@@ -472,7 +472,8 @@ def test_a_held_back_token_keeps_its_place_and_a_markers_tokens_do_not_surface()
     words = ["<think>", "Hm", "</", "think", ">", "Hi ", "<", "b", ">"]
     events = []
     for number, word in enumerate(words):
-        events += reader.feed(word, (Token(number, word.encode(), -1.0),), number + 1)
+        reader.tokens.push(word, (Token(number, word.encode(), -1.0),))
+        events += reader.feed(word, number + 1)
     events += reader.finish()
     reasoning, answer = collect(events).choices[0].parts
     assert [token.id for token in reasoning.tokens] == [1]
@@ -482,8 +483,10 @@ def test_a_held_back_token_keeps_its_place_and_a_markers_tokens_do_not_surface()
 
 def test_tokens_of_half_characters_come_with_the_whole_one() -> None:
     reader = reader_of(None)
-    assert reader.feed("", (Token(1, b"\xc3", -1.0),), 1) == []
-    (_, delta) = reader.feed("é", (Token(2, b"\xa9", -1.0),), 2)
+    reader.tokens.push("", (Token(1, b"\xc3", -1.0),))
+    assert reader.feed("", 1) == []
+    reader.tokens.push("é", (Token(2, b"\xa9", -1.0),))
+    (_, delta) = reader.feed("é", 2)
     assert isinstance(delta, PartDelta)
     assert [token.id for token in delta.tokens] == [1, 2]
     assert delta.completed == 2

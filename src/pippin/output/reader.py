@@ -18,7 +18,7 @@ from typing import Literal
 from msgspec import Struct
 
 from pippin.core.conversation import Tool, ToolChoice
-from pippin.core.events import Event, Token
+from pippin.core.events import Event
 from pippin.output.channels import Channels
 from pippin.output.notations.arguments import object_text
 from pippin.output.notations.json_calls import read_message_call
@@ -101,6 +101,8 @@ class OutputReader:
             parallel=use.parallel,
         )
         self._writer.silent = use.choice.mode == "none"
+        # Who has tokens tells it of them and their text, ahead of `feed`.
+        self.tokens = self._writer.tokens
         self._calls = Calls(
             self._source,
             self._writer,
@@ -141,10 +143,9 @@ class OutputReader:
         before that text is fed."""
         self._added.add(position)
 
-    def feed(self, text: str, tokens: tuple[Token, ...] = (), completed: int = 0) -> list[Event]:
-        """Read more text. `tokens` are the tokens of that text; `completed` counts all tokens of the choice so far."""
+    def feed(self, text: str, completed: int = 0) -> list[Event]:
+        """Read more text. `completed` counts all tokens of the choice so far."""
         self._writer.completed = completed
-        self._writer.tokens.push(text, tokens)
         if text:
             self._source.push(text)
             next(self._reading, None)

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pippin.core.events import Token
-from pippin.engines.language.step.decoder import StopFinder
+from pippin.output.answer import StopFinder
 
 TEXT = st.text(alphabet="abc", max_size=30)
 STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=3).map(tuple)
@@ -13,10 +12,10 @@ STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=3).ma
 def run(stops: tuple[str, ...], pieces: list[str], *, include: bool = False) -> tuple[str, str | None]:
     finder, shown = StopFinder(stops, include=include), ""
     for piece in pieces:
-        shown += "".join(text for text, _ in finder.feed(piece))
+        shown += finder.feed(piece)
         if finder.found is not None:
             return shown, finder.found
-    return shown + "".join(text for text, _ in finder.finish()), None
+    return shown + finder.finish(), None
 
 
 def cut(text: str, data: st.DataObject) -> list[str]:
@@ -44,25 +43,4 @@ def test_the_text_before_the_first_complete_stop_string_is_shown_and_no_more(tex
 
 def test_held_back_text_is_released_as_soon_as_it_can_be():
     finder = StopFinder(("stop",))
-    assert finder.feed("a st") == [("a ", ())]
-    assert finder.feed("o") == []
-    assert finder.feed("ry") == [("story", ())]
-
-
-def test_tokens_go_with_the_text_that_begins_in_them():
-    first, second, third = (Token(n, b"", -1.0) for n in range(3))
-    finder = StopFinder(("xy",))
-    assert finder.feed("ax", (first,)) == [("a", (first,))]
-    assert finder.feed("b", (second,)) == [("x", ()), ("b", (second,))]
-    assert finder.feed("cx", (third,)) == [("c", (third,))]
-    assert finder.feed("y!", (first,)) == []
-    assert finder.found == "xy"
-
-
-def test_tokens_without_text_wait_for_the_text_they_are_part_of():
-    half, other = Token(1, b"\xf0", -1.0), Token(2, b"\x9f", -1.0)
-    finder = StopFinder(())
-    assert finder.feed("", (half,)) == []
-    assert finder.feed("🦊", (other,)) == [("", (half,)), ("🦊", (other,))]
-    finder.feed("", (half,))
-    assert finder.finish() == [("", (half,))]
+    assert [finder.feed(piece) for piece in ("a st", "o", "ry")] == ["a ", "", "story"]
