@@ -40,7 +40,7 @@ class History:
     """`nine`: exactly nine letters and digits. `function`: `functions.NAME:COUNT`, counted over the conversation."""
 
 
-class ToolFormat(Struct, frozen=True, kw_only=True):
+class ToolFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A format of tool calls. `openers` begin a call anywhere, `leading` only at the beginning of an answer."""
 
     about: str  # how it looks, and which families write it
