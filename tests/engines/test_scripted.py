@@ -44,7 +44,7 @@ from pippin.core.tasks import (
 )
 from pippin.engines.scripted import open_engine, open_preparer, tokenizer
 from pippin.engines.scripted.preparer import ScriptedPreparer
-from pippin.output.answer import StopFinder
+from pippin.output.reader import StopFinder
 from tests.service.doubles import write_script
 
 WEATHER = Tool("weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})

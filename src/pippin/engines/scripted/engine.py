@@ -23,8 +23,7 @@ from pippin.engines.base import Emission, LoadProgress, first_of, places_of, que
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import scripted_token
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
-from pippin.output.answer import Answer
-from pippin.output.reader import Formats, Markup, Thinking
+from pippin.output.reader import Answer, Formats, Markup, Thinking
 from pippin.output.reasoning_formats import ReasoningFormat
 
 TAKEN_AT_ONCE: Final = 8 << 20  # bytes, by the fault `memory`

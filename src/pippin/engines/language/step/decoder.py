@@ -12,8 +12,7 @@ from pippin.core.events import Event, Token, TopToken
 from pippin.engines.language.constraints.grammar import forced_by
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.output.answer import Answer
-from pippin.output.reader import Formats, Markup, Thinking
+from pippin.output.reader import Answer, Formats, Markup, Thinking
 
 logger = logging.getLogger(__name__)
 
