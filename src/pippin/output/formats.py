@@ -62,7 +62,8 @@ def tool_formats() -> dict[str, ToolFormat]:
     known: dict[str, ToolFormat] = {}
     for row in from_json(Path(__file__).with_name("tool_formats.json").read_bytes(), list[dict[str, Any]]):
         found = convert(row, notations[row.pop("notation")])
-        known[found.name] = replace(found, **coded.get(found.name, {}))
+        told = {} if "signs" in row else {"signs": (found.openers[:1],)}
+        known[found.name] = replace(found, **told, **coded.get(found.name, {}))
     return _by_name(sorted((any_calls(known), *known.values()), key=lambda form: form.name))
 
 

@@ -50,7 +50,6 @@ def any_calls(known: Mapping[str, ToolFormat]) -> AnyCalls:
         history=History(write=write_json_tags),
         openers=of_all(attrgetter("openers")),
         leading=(*of_all(attrgetter("leading")), "["),
-        signs=(),
         closers=of_all(attrgetter("closers")),
         further_markers=of_all(attrgetter("further_markers")),
         parts=parts,
