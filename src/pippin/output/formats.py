@@ -59,12 +59,12 @@ def tool_formats() -> dict[str, ToolFormat]:
         module = vars(importlib.import_module(f"{tool_parsers.__name__}.{each.name}"))
         notations |= {name: held for name, held in module.items() if isinstance(held, type)}
         coded |= module.get("CODED", {})
-    known: dict[str, ToolFormat] = {}
+    found: list[ToolFormat] = []
     for row in from_json(Path(__file__).with_name("tool_formats.json").read_bytes(), list[dict[str, Any]]):
-        found = convert(row, notations[row.pop("notation")])
-        told = {} if "signs" in row else {"signs": (found.openers[:1],)}
-        known[found.name] = replace(found, **told, **coded.get(found.name, {}))
-    return _by_name(sorted((any_calls(known), *known.values()), key=lambda form: form.name))
+        form = convert(row, notations[row.pop("notation")])
+        told = {} if "signs" in row else {"signs": (form.openers[:1],)}
+        found.append(replace(form, **told, **coded.get(form.name, {})))
+    return _by_name(sorted((any_calls(_by_name(found)), *found), key=lambda form: form.name))
 
 
 @cache

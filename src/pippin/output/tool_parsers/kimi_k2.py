@@ -37,6 +37,8 @@ def _fitting(tools: tuple[Tool, ...], arguments: str) -> str:
 class KimiK2Calls(ToolFormat, frozen=True, kw_only=True):
     openers: tuple[str, ...] = (SECTION, BEGIN)
     closers: tuple[str, ...] = (END, SECTION_END)
+    # Some checkpoints write these.
+    dropped: tuple[str, ...] = ("<|tool_call_section_begin|>", "<|tool_call_section_end|>")
     further_markers: tuple[str, ...] = (ARGUMENTS,)
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
