@@ -42,9 +42,9 @@ from pippin.core.tasks import (
     Tokenize,
     Transcribe,
 )
-from pippin.engines.language.step.decoder import StopFinder
 from pippin.engines.scripted import open_engine, open_preparer, tokenizer
 from pippin.engines.scripted.preparer import ScriptedPreparer
+from pippin.output.reader import StopFinder
 from tests.service.doubles import write_script
 
 WEATHER = Tool("weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})
@@ -138,7 +138,7 @@ def test_the_stop_string_that_is_complete_first_ends_the_answer_as_of_any_model(
     tmp_path: Path, stops: tuple[str, ...]
 ) -> None:
     finder = StopFinder(stops)
-    shown = "".join(text for text, _ in finder.feed("one two three"))
+    shown = finder.feed("one two three")
     answer = played(prepared(tmp_path, {"say": "one two three"}), request(stop=stops))
     assert (answer.choices[0].text("text"), finished(answer).stop_sequence) == (shown, finder.found)
 

@@ -52,8 +52,7 @@ def verified(families: list[Family]) -> str:
 
 def row(found: ToolFormat | ReasoningFormat, verified: str) -> str:
     aliases = ", ".join(f"`{alias}`" for alias in found.aliases)
-    groups = found.known_by if isinstance(found, ToolFormat) else found.signs
-    signs = "; or ".join(" and ".join(map(code, group)) for group in groups)
+    signs = "; or ".join(" and ".join(map(code, group)) for group in found.signs)
     detected = f"{signs}, priority {found.priority}" if signs else "its name only"
     known = f"`{found.name}`" + (f" ({aliases})" if aliases else "")
     return f"- {known}: {found.about} Detected by {detected}. Templates: {verified}."

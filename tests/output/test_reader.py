@@ -18,7 +18,7 @@ from pippin.output.formats import (
     tool_format,
     tool_formats,
 )
-from pippin.output.reader import Formats, Markup, OutputReader, ToolUse
+from pippin.output.reader import Formats, Markup, OutputReader, StopFinder, ToolUse
 from tests.output.reading import OF_EACH_FORMAT, fold, read, reader_of
 from tests.output.wire import SAMPLES, TOOLS, Sample
 
@@ -455,8 +455,8 @@ def test_tokens_surface_with_their_text(data: st.DataObject) -> None:
     reader = reader_of("hermes", "qwen3", tools=TOOLS)
     events = []
     for number, piece in enumerate(pieces):
-        token = Token(number, piece.encode(), -0.5)
-        events += reader.feed(piece, (token,), number + 1)
+        reader.tokens.push(piece, (Token(number, piece.encode(), -0.5),))
+        events += reader.feed(piece, number + 1)
     events += reader.finish()
     seen: list[int] = []
     for part in collect(events).choices[0].parts:
@@ -472,7 +472,8 @@ def test_a_held_back_token_keeps_its_place_and_a_markers_tokens_do_not_surface()
     words = ["<think>", "Hm", "</", "think", ">", "Hi ", "<", "b", ">"]
     events = []
     for number, word in enumerate(words):
-        events += reader.feed(word, (Token(number, word.encode(), -1.0),), number + 1)
+        reader.tokens.push(word, (Token(number, word.encode(), -1.0),))
+        events += reader.feed(word, number + 1)
     events += reader.finish()
     reasoning, answer = collect(events).choices[0].parts
     assert [token.id for token in reasoning.tokens] == [1]
@@ -482,8 +483,10 @@ def test_a_held_back_token_keeps_its_place_and_a_markers_tokens_do_not_surface()
 
 def test_tokens_of_half_characters_come_with_the_whole_one() -> None:
     reader = reader_of(None)
-    assert reader.feed("", (Token(1, b"\xc3", -1.0),), 1) == []
-    (_, delta) = reader.feed("é", (Token(2, b"\xa9", -1.0),), 2)
+    reader.tokens.push("", (Token(1, b"\xc3", -1.0),))
+    assert reader.feed("", 1) == []
+    reader.tokens.push("é", (Token(2, b"\xa9", -1.0),))
+    (_, delta) = reader.feed("é", 2)
     assert isinstance(delta, PartDelta)
     assert [token.id for token in delta.tokens] == [1, 2]
     assert delta.completed == 2
@@ -492,6 +495,50 @@ def test_tokens_of_half_characters_come_with_the_whole_one() -> None:
 def test_without_formats_everything_is_text_to_the_letter() -> None:
     text = f" \n<think>{CALL}  \n"
     assert fold(read(reader_of(None), list(text))) == (("text", text),)
+
+
+# Stop strings
+
+
+LETTERS = st.text(alphabet="abc", max_size=30)
+STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=3).map(tuple)
+
+
+def shown_of(stops: tuple[str, ...], pieces: list[str], *, include: bool = False) -> tuple[str, str | None]:
+    finder, shown = StopFinder(stops, include=include), ""
+    for piece in pieces:
+        shown += finder.feed(piece)
+        if finder.found is not None:
+            return shown, finder.found
+    return shown + finder.finish(), None
+
+
+def cut_in(text: str, data: st.DataObject) -> list[str]:
+    borders = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    return [text[a:b] for a, b in zip([0, *borders], [*borders, len(text)], strict=True)]
+
+
+@given(text=LETTERS, stops=STOPS, include=st.booleans(), data=st.data())
+def test_what_is_shown_does_not_depend_on_the_cut(text, stops, include, data):
+    whole = shown_of(stops, [text], include=include)
+    assert shown_of(stops, cut_in(text, data), include=include) == whole
+    assert shown_of(stops, list(text), include=include) == whole
+
+
+@given(text=LETTERS, stops=STOPS, data=st.data())
+def test_the_text_before_the_first_complete_stop_string_is_shown_and_no_more(text, stops, data):
+    ends = [(text.index(stop) + len(stop), text.index(stop), stop) for stop in stops if stop in text]
+    shown, found = shown_of(stops, cut_in(text, data))
+    if ends:
+        _, begin, stop = min(ends)
+        assert (shown, found) == (text[:begin], stop)
+    else:
+        assert (shown, found) == (text, None)
+
+
+def test_held_back_text_is_released_as_soon_as_it_can_be():
+    finder = StopFinder(("stop",))
+    assert [finder.feed(piece) for piece in ("a st", "o", "ry")] == ["a ", "", "story"]
 
 
 # Time

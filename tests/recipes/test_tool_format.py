@@ -1,4 +1,4 @@
-"""A tool-call format is added as one file of the folder that its recipe names."""
+"""A tool-call format is added as a row of the table, its notation as a file of the folder, that the recipe names."""
 
 import json
 from typing import Any
@@ -7,22 +7,25 @@ import pytest
 
 from tests.recipes.overlay import Overlay, files_of_recipe
 
+TABLE = "src/pippin/output/tool_formats.json"
 FOLDER = "src/pippin/output/tool_parsers/"
-FORMAT = '''"""Calls that no model writes."""
+ROW = {
+    "name": "throw_away",
+    "notation": "NobodysCalls",
+    "aliases": ["nobody"],
+    "about": '`<<call>>[{"name": "f", "arguments": {...}}]<</call>>`: of no model at all.',
+    "openers": ["<<call>>"],
+    "closers": ["<</call>>"],
+    "signs": [["<<call>>"]],
+    "priority": 99,
+}
+NOTATION = '''"""Calls that no model writes."""
 
 from pippin.output.tool_parsers.json_envelopes import JsonEnvelope
 
-FORMATS = (
-    JsonEnvelope(
-        about='`<<call>>[{"name": "f", "arguments": {...}}]<</call>>`: of no model at all.',
-        name="throw_away",
-        aliases=("nobody",),
-        openers=("<<call>>",),
-        closers=("<</call>>",),
-        signs=(("<<call>>",),),
-        priority=99,
-    ),
-)
+
+class NobodysCalls(JsonEnvelope, frozen=True, kw_only=True):
+    pass
 '''
 ANSWER = 'Let me look.<<call>>[{"name": "look", "arguments": {"at": ["a", {"b": 1}]}}]<</call>>Done.'
 READ = f"""
@@ -52,7 +55,8 @@ print(json.dumps({{
 @pytest.fixture(scope="module")
 def overlay(tmp_path_factory: pytest.TempPathFactory) -> Overlay:
     overlay = Overlay(tmp_path_factory.mktemp("recipe"))
-    overlay.write(FOLDER + "throw_away.py", FORMAT)
+    overlay.insert(TABLE, "]", f", {json.dumps(ROW)}\n")
+    overlay.write(FOLDER + "throw_away.py", NOTATION)
     return overlay
 
 
@@ -62,8 +66,8 @@ def used(overlay: Overlay) -> dict[str, Any]:
     return found
 
 
-def test_the_recipe_names_the_folder_of_the_file() -> None:
-    assert files_of_recipe("a tool-call format") == {FOLDER}
+def test_the_recipe_names_the_table_and_the_folder_of_the_file() -> None:
+    assert files_of_recipe("a tool-call format") == {TABLE, FOLDER}
 
 
 def test_the_format_is_known_by_name_and_by_template(used: dict[str, Any]) -> None:

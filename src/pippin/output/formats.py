@@ -1,16 +1,21 @@
-"""The formats that Pippin knows, discovered from their files and looked up by name or by chat template."""
+"""The formats that Pippin knows, read from their tables and looked up by name or by chat template."""
 
 import importlib
 import pkgutil
 from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
+from pippin.core.decoding import convert, from_json
 from pippin.core.errors import ServerError
 from pippin.output import tool_parsers
 from pippin.output.reader import Formats
 from pippin.output.reasoning_formats import FORMATS, ReasoningFormat
 from pippin.output.tool_format import ToolFormat
+from pippin.output.tool_parsers.auto import any_calls
 
 Format = TypeVar("Format", ToolFormat, ReasoningFormat)
 
@@ -46,12 +51,20 @@ def _distinct(formats: dict[str, Format]) -> list[Format]:
 
 @cache
 def tool_formats() -> dict[str, ToolFormat]:
-    """All formats of calls by their names and aliases."""
-    modules = pkgutil.iter_modules(tool_parsers.__path__)
+    """All formats of calls by their names and aliases: the rows of `tool_formats.json`, each of a class of
+    `tool_parsers/`, whose `CODED` has what is no text in them."""
+    notations: dict[str, type[ToolFormat]] = {}
+    coded: dict[str, dict[str, Any]] = {}
+    for each in pkgutil.iter_modules(tool_parsers.__path__):
+        module = vars(importlib.import_module(f"{tool_parsers.__name__}.{each.name}"))
+        notations |= {name: held for name, held in module.items() if isinstance(held, type)}
+        coded |= module.get("CODED", {})
     found: list[ToolFormat] = []
-    for each in modules:
-        found += importlib.import_module(f"{tool_parsers.__name__}.{each.name}").FORMATS
-    return _by_name(sorted(found, key=lambda form: form.name))
+    for row in from_json(Path(__file__).with_name("tool_formats.json").read_bytes(), list[dict[str, Any]]):
+        form = convert(row, notations[row.pop("notation")])
+        told = {} if "signs" in row else {"signs": (form.openers[:1],)}
+        found.append(replace(form, **told, **coded.get(form.name, {})))
+    return _by_name(sorted((any_calls(_by_name(found)), *found), key=lambda form: form.name))
 
 
 @cache

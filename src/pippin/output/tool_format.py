@@ -40,7 +40,7 @@ class History:
     """`nine`: exactly nine letters and digits. `function`: `functions.NAME:COUNT`, counted over the conversation."""
 
 
-class ToolFormat(Struct, frozen=True, kw_only=True):
+class ToolFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A format of tool calls. `openers` begin a call anywhere, `leading` only at the beginning of an answer."""
 
     about: str  # how it looks, and which families write it
@@ -49,8 +49,9 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     openers: tuple[str, ...] = ()
     leading: tuple[str, ...] = ()
     closers: tuple[str, ...] = ()  # behind a call, and dropped with it
-    signs: tuple[tuple[str, ...], ...] | None = None
-    """A template that contains all signs of a group uses this format; by default one that contains its first opener."""
+    signs: tuple[tuple[str, ...], ...] = ()
+    """A template that contains all signs of a group uses this format; in the table, one with its first opener if no
+    signs are told."""
     # Model architectures that write this format although their templates do not show it.
     architectures: frozenset[str] = frozenset()
     priority: int = 40  # if several formats match a template, the highest wins
@@ -67,12 +68,8 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
         channels = self.channels.markers if self.channels else ()
         return (*self.openers, *self.leading, *self.closers, *self.dropped, *self.further_markers, *channels)
 
-    @property
-    def known_by(self) -> tuple[tuple[str, ...], ...]:
-        return ((self.openers[0],),) if self.signs is None else self.signs
-
     def matches(self, template: str) -> bool:
-        return any(all(sign in template for sign in group) for group in self.known_by)
+        return any(all(sign in template for sign in group) for group in self.signs)
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         """Read the call after an opener, which is already taken. Raises `Malformed` where it stops being a call, and in

@@ -23,70 +23,48 @@ from pippin.engines.base import Emission, LoadProgress, first_of, places_of, que
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import scripted_token
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
-from pippin.output.checking import LOOK_EVERY, AnswerCheck, Loops
-from pippin.output.reader import Formats, Markup, OutputReader, Thinking, ToolUse
+from pippin.output.reader import Answer, Formats, Markup, Thinking
 from pippin.output.reasoning_formats import ReasoningFormat
 
 TAKEN_AT_ONCE: Final = 8 << 20  # bytes, by the fault `memory`
 LONGEST_REST: Final = 0.005  # seconds in a step where no token is due
 
 
-class PlayedChoice:
-    """A choice that is being answered: the place of its next token, and the reader of its text."""
+class PlayedChoice(Answer):
+    """A choice that is being answered, up to its next token."""
 
     def __init__(self, job: ScriptedJob, choice: int, preparer: ScriptedPreparer) -> None:
-        request = job.request
         self.number = choice
         self.performance = job.choices[choice]
-        self.position = 0
-        self.reasoning_tokens = 0
-        tools = request.tools if request.read_calls else ()
-        self.check = AnswerCheck(request.output_format, tools)
-        self.reader = OutputReader(
+        self.finished = None if self.performance.texts else self.performance.reason
+        super().__init__(
             choice,
+            job.request,
             Formats(tools=preparer.tool_format, reasoning=preparer.reasoning_format),
-            ToolUse(tools=tools, choice=request.tool_choice, parallel=request.parallel_tool_calls),
-            thinking=_thinking(request),
-            markup=_markup(request, preparer.reasoning_format),
+            tools=job.request.tools,
+            stops=job.request.stop,
+            thinking=_thinking(job.request),
+            markup=_markup(job.request, preparer.reasoning_format),
+            spell=tokenizer.decode,
         )
-        self._length = 0  # characters so far
-        self._loops = Loops(request)
-        self._tokens: list[int] = []
-        self._least = request.min_tokens
-        self.logprobs = request.logprobs
-
-    @property
-    def over(self) -> bool:
-        return self.position >= len(self.performance.texts) or self.reader.done or self._loops.over
 
     def play(self) -> list[Event]:
-        text = self.performance.texts[self.position]
-        if self.position in (0, self.performance.thought - 1) and self.performance.thought:
+        texts, thought, place = self.performance.texts, self.performance.thought, self.completion_tokens
+        text, logprobs = texts[place], self._wanted.logprobs
+        if place in (0, thought - 1) and thought:
             self.reader.added_token(self._length)
-        self.position += 1
-        self._length += len(text)
+        self._count(tokenizer.token_id(text))
         self.reasoning_tokens += self.reader.thinking
-        tokens = () if self.logprobs is None else (scripted_token(text, self.logprobs),)
-        events = self.reader.feed(text, tokens, self.position)
-        self.check.see(events)
-        if self._loops.watches:  # as a language model's decoder does
-            self._tokens.append(tokenizer.token_id(text))
-            self._loops.read(events)
-            if self.position >= self._least and self.position % LOOK_EVERY == 0:
-                self._loops.look(self._tokens, tokenizer.decode)
+        events = self._show(text, () if logprobs is None else (scripted_token(text, logprobs),))
+        self._settle(self.performance.reason if self.completion_tokens == len(texts) else None)
         return events
 
-    def finish(self, usage: Usage, timings: Timings) -> list[Event]:
-        reason: FinishReason = (
-            "length" if self._loops.over and not self.reader.calls else self.performance.reason
+    def finish(self, reason: FinishReason, usage: Usage, timings: Timings) -> list[Event]:
+        events = self.close(reason)
+        ending = Finished(
+            self.number, self.finished or reason, self.stop_sequence, usage, timings, self.warnings
         )
-        stop = self.performance.stop_sequence
-        events = self.reader.finish(truncated=reason == "length", stopped=stop is not None)
-        self.check.see(events)
-        if self.reader.calls and reason == "stop":
-            reason = "tool_calls"
-        warnings = self.check.warnings(reason if stop is None else None) + self._loops.warnings
-        return [*events, Finished(self.number, reason, stop, usage, timings, warnings)]
+        return [*events, ending]
 
 
 def _thinking(request: GenerationRequest) -> Thinking:
@@ -149,11 +127,11 @@ class Row:
         timings = Timings(queue=waited * 1000, prefill=self.job.rule.delay * 1000, decode=played * 1000)
         events: list[Event] = []
         for choice in self.open:
-            if not choice.over:
+            if choice.finished is None:
                 events += choice.play()
-            if choice.over:
-                events += choice.finish(self._usage(choice), timings)
-        self.open = [choice for choice in self.open if not choice.over]
+            if choice.finished is not None:
+                events += choice.finish(choice.finished, self._usage(choice), timings)
+        self.open = [choice for choice in self.open if choice.finished is None]
         return events
 
     def status(self, now: float) -> RequestStatus:
@@ -164,7 +142,7 @@ class Row:
             phase="generation",
             prompt_tokens=self.job.accepted.prompt_tokens,
             prefilled_tokens=self.job.accepted.prompt_tokens,
-            generated_tokens=sum(choice.position for choice in self.choices),
+            generated_tokens=sum(choice.completion_tokens for choice in self.choices),
             max_tokens=self.job.request.max_tokens,
             elapsed=now - self.job.created,
         )
@@ -173,7 +151,7 @@ class Row:
         return Usage(
             prompt_tokens=self.job.accepted.prompt_tokens,
             cached_tokens=min(self.job.rule.cached_tokens, self.job.accepted.prompt_tokens),
-            completion_tokens=choice.position,
+            completion_tokens=choice.completion_tokens,
             reasoning_tokens=choice.reasoning_tokens,
         )
 
@@ -218,7 +196,7 @@ class ScriptedEngine:
                 emissions += [(request, event) for event in row.play(now)]
                 if not row.open:
                     del self._rows[request]
-                    self._completion_tokens += sum(choice.position for choice in row.choices)
+                    self._completion_tokens += sum(choice.completion_tokens for choice in row.choices)
         self._steps += 1
         if not emissions:
             due = min((row.due for row in self._rows.values()), default=now)
@@ -248,7 +226,7 @@ class ScriptedEngine:
     def stats(self) -> EngineStats:
         now = time.monotonic()
         rows = (*self._rows.values(), *self._waiting)
-        played = sum(choice.position for row in rows for choice in row.choices)
+        played = sum(choice.completion_tokens for row in rows for choice in row.choices)
         return EngineStats(
             running=len(self._rows),
             waiting=len(self._waiting),

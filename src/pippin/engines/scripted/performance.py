@@ -4,7 +4,8 @@ import json
 import random
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 from pippin.core.conversation import Tool, ToolChoice
@@ -123,13 +124,12 @@ MOST_TOKENS = 1_000_000
 
 @dataclass(frozen=True)
 class Performance:
-    """`texts` are the tokens' texts as they are shown; the last may be cut by a stop string. The first `thought` of
-    them are reasoning with its markers."""
+    """The tokens' texts, unless a stop string ends them before. The first `thought` of them are reasoning with its
+    markers."""
 
     texts: tuple[str, ...]
     reason: FinishReason
-    stop_sequence: str | None = None
-    thought: int = 0
+    thought: int
 
 
 def perform(
@@ -148,7 +148,11 @@ def perform(
     if request.ignore_eos and tokens:  # no end: the answer begins again
         tokens = (tokens * (limit // len(tokens) + 1))[: min(limit, MOST_TOKENS) + 1]
     reason: FinishReason = "stop" if len(tokens) <= limit else "length"
-    return replace(_stopped(tokens[:limit], request, reason, reasoning_format), thought=len(thought))
+    tokens = tokens[:limit]
+    if ends := request.stop_token_ids:
+        kept = list(takewhile(lambda token: tokenizer.token_id(token) not in ends, tokens))
+        tokens, reason = kept, reason if len(kept) == len(tokens) else "stop"
+    return Performance(tuple(tokens), reason, len(thought))
 
 
 def scripted_token(text: str, alternatives: int) -> Token:
@@ -209,35 +213,3 @@ def _unscripted(request: GenerationRequest, most: int) -> str:
             )
         case _:
             return last_text(request)
-
-
-def _stopped(
-    tokens: list[str], request: GenerationRequest, reason: FinishReason, reasoning: ReasoningFormat
-) -> Performance:
-    """Cut at the first stop token, or at the stop string that is complete first behind the reasoning, as a language
-    model's `StopFinder` does; a string may begin in one token and end in another."""
-    if request.stop_token_ids:
-        ids = [tokenizer.token_id(token) in request.stop_token_ids for token in tokens]
-        if True in ids:
-            tokens, reason = tokens[: ids.index(True)], "stop"
-    text = "".join(tokens)
-    least = len("".join(tokens[: request.min_tokens]))
-    if text.startswith((reasoning.start, *reasoning.starts)):
-        least = max(least, text.find(reasoning.end) % (len(text) + 1))
-    starts = ((text.find(stop, least), stop) for stop in request.stop if stop)
-    found = [(start + len(stop), start, stop) for start, stop in starts if start >= 0]
-    if not found:
-        return Performance(tuple(tokens), reason)
-    end, start, stop = min(found)
-    return Performance(_clipped(tokens, end, end if request.include_stop else start), "stop", stop)
-
-
-def _clipped(tokens: list[str], end: int, shown: int) -> tuple[str, ...]:
-    """The tokens up to position `end` of the text, with their text up to `shown`."""
-    clipped, position = [], 0
-    for token in tokens:
-        if position >= end:
-            break
-        clipped.append(token[: max(0, shown - position)])
-        position += len(token)
-    return tuple(clipped)

@@ -33,11 +33,6 @@ class Tags:
     whole: tuple[str, ...] = ()  # tags around arguments written as one JSON object
 
     @property
-    def markers(self) -> tuple[str, ...]:
-        """The tags around keys and values."""
-        return (self.opens, self.head_end, self.value_opens or self.close, self.close)
-
-    @property
     def begins(self) -> tuple[str, ...]:
         """What calls begin with, as their end tells."""
         tag = self.ends[0].replace("</", "<")

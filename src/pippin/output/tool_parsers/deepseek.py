@@ -4,8 +4,6 @@ import json
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
 from pippin.output.grammars import Grammar, string
 from pippin.output.notations.json_calls import read_arguments_or_none
 from pippin.output.notations.parameters import tool_name
@@ -21,6 +19,9 @@ class DeepSeekCalls(ToolFormat, frozen=True, kw_only=True):
     """If `fenced`, the arguments are in a fence after the call's kind and name; else they follow the name alone."""
 
     fenced: bool
+    openers: tuple[str, ...] = (SECTION, BEGIN)
+    closers: tuple[str, ...] = (END, SECTION_END)
+    further_markers: tuple[str, ...] = (SEPARATOR,)
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         source = calls.source
@@ -58,28 +59,7 @@ def write(name: str, arguments: dict[str, Any], *, fenced: bool = False) -> str:
     return f"{SECTION}{BEGIN}{head}{json.dumps(arguments, ensure_ascii=False)}{tail}{END}{SECTION_END}"
 
 
-DEEPSEEK = DeepSeekCalls(
-    about="`<｜tool▁call▁begin｜>function<｜tool▁sep｜>f` and fenced JSON, in a section: DeepSeek V3 and R1.",
-    name="deepseek",
-    aliases=("deepseek_v3", "deepseek_r1"),
-    fenced=True,
-    openers=(SECTION, BEGIN),
-    closers=(END, SECTION_END),
-    further_markers=(SEPARATOR,),
-    history=History(write=partial(write, fenced=True)),
-    signs=((SECTION, "```json"),),
-    priority=41,
-)
-FORMATS = (
-    DEEPSEEK,
-    replace(
-        DEEPSEEK,
-        about="`<｜tool▁call▁begin｜>f<｜tool▁sep｜>{json}<｜tool▁call▁end｜>` in a section: DeepSeek V3.1.",
-        name="deepseek_v31",
-        aliases=(),
-        fenced=False,
-        history=History(write=write),
-        signs=((SECTION,),),
-        priority=40,
-    ),
-)
+CODED = {
+    "deepseek": {"history": History(write=partial(write, fenced=True))},
+    "deepseek_v31": {"history": History(write=write)},
+}

@@ -93,6 +93,8 @@ def read_fence(calls: Calls) -> Reading[None]:
 
 
 class ToolCode(ToolFormat, frozen=True, kw_only=True):
+    history: History = History(write=lambda *call: f"{FENCE}\n{write_python_call(*call)}\n{FENCE_END}")
+
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         yield from read_fence(calls)
 
@@ -100,38 +102,3 @@ class ToolCode(ToolFormat, frozen=True, kw_only=True):
         call = grammar.calls(lambda tool: grammar.python_call(tool, '")\\n"'))
         rest = f'"\\n" {grammar.several(call)} {string(FENCE_END)}'
         return grammar.source(FENCE, rest, repeat=True, separator=MAYBE_LINE)
-
-
-GEMMA4 = GemmaCalls(
-    about='`<|tool_call>call:f{k:<|"|>v<|"|>}<tool_call|>`: Gemma 4; a `tool_code` fence when it slips.',
-    name="gemma4",
-    openers=("<|tool_call>", FENCE),
-    closers=("<tool_call|>",),
-    fence='<|"|>',
-    further_markers=('<|"|>',),
-    stops=("<|tool_response>",),
-    priority=50,
-)
-FORMATS = (
-    GEMMA4,
-    GemmaCalls(
-        about="`<start_function_call>call:f{k:<escape>v<escape>}<end_function_call>`: FunctionGemma.",
-        name="functiongemma",
-        aliases=("function_gemma",),
-        openers=("<start_function_call>",),
-        closers=("<end_function_call>",),
-        fence="<escape>",
-        further_markers=("<escape>",),
-        stops=("<start_function_response>",),
-        priority=50,
-    ),
-    ToolCode(
-        about="A `tool_code` fence with `f(a=b)`, or `f b`: Gemma 3, whose template knows no calls.",
-        name="gemma3",
-        aliases=("tool_code", "gemma"),
-        openers=(FENCE,),
-        history=History(write=lambda *call: f"{FENCE}\n{write_python_call(*call)}\n{FENCE_END}"),
-        architectures=frozenset({"gemma3", "gemma3_text", "gemma3n", "gemma3n_text"}),
-        priority=5,
-    ),
-)

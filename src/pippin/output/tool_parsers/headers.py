@@ -40,6 +40,8 @@ LINES = Channels(
 
 
 class HarmonyCalls(ToolFormat, frozen=True, kw_only=True):
+    channels: Channels | None = HARMONY
+
     def lark(self, grammar: Grammar) -> str:
         channel, message, end = map(grammar.mark, ("<|channel|>", "<|message|>", "<|end|>"))
         json = f'(" "? {grammar.mark("<|constrain|>")} " "? | " ") "json" {message}'
@@ -69,6 +71,8 @@ class FunctionTags(ToolFormat, frozen=True, kw_only=True):
 class FunctionaryCalls(FunctionTags, frozen=True, kw_only=True):
     """The prompt begins the first header: it ends in `<|recipient|>`. An array of objects alone is a slip."""
 
+    channels: Channels | None = RECIPIENTS
+
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         yield from (read_array(calls, bare=True) if opener == "[" else super().read(calls, opener))
 
@@ -86,47 +90,11 @@ class FunctionaryCalls(FunctionTags, frozen=True, kw_only=True):
 class FunctionaryLines(ToolFormat, frozen=True, kw_only=True):
     """The prompt ends with the first opener."""
 
+    channels: Channels | None = LINES
+
     def lark(self, grammar: Grammar) -> str:
         call = grammar.named_calls(lambda name: string(f"{name}\n"))
         calls = grammar.several(call, string(OPENER))
         if grammar.required:
             return grammar.lines(calls)
         return grammar.lines(f'{calls} | "all\\n" ({grammar.text_until(OPENER)} {calls} | {grammar.text()})')
-
-
-FORMATS = (
-    HarmonyCalls(
-        about="`<|channel|>commentary to=functions.f <|constrain|>json<|message|>{json}<|call|>`: gpt-oss.",
-        name="harmony",
-        aliases=("gpt_oss", "openai"),
-        channels=HARMONY,
-        signs=(("<|channel|>commentary", "<|call|>"), ("<|channel|>analysis",)),
-        priority=60,
-    ),
-    FunctionaryCalls(
-        about="Functionary 2: `<|recipient|>f` and `<|content|>{json}` in lines; `<function=f>{json}</function>`; an "
-        "array of objects alone.",
-        name="functionary",
-        aliases=("meetkai",),
-        openers=("<function=",),
-        leading=("[",),
-        channels=RECIPIENTS,
-        apart=RECIPIENTS.openers,
-        signs=(("<|recipient|>",), ("<|from|>",)),
-    ),
-    FunctionTags(
-        about="`<function=f>{json}</function>`: Functionary 3.1.",
-        name="functionary_v31",
-        openers=("<function=",),
-        closers=("</function>",),
-        signs=(("<{start_tag}={function_name}>",),),
-    ),
-    FunctionaryLines(
-        about="Functionary 3.2: `>>>f` and `{json}` in lines, or `>>>all` and text; the prompt ends with the first "
-        "`>>>`.",
-        name="functionary_v32",
-        channels=LINES,
-        apart=(OPENER,),
-        signs=(("'>>>all\\n'",),),
-    ),
-)

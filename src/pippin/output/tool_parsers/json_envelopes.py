@@ -84,62 +84,7 @@ class LlamaCalls(ToolFormat, frozen=True, kw_only=True):
         return grammar.bare(grammar.several(call, '"; "'))
 
 
-LLAMA = LlamaCalls(
-    about='Llama 3: `{"name": "f", "parameters": {...}}`, tagged or alone; `<function=f>{json}</function>`.',
-    name="llama",
-    aliases=("llama3", "llama4", "llama3_json", "llama4_json"),
-    openers=(PYTHON_TAG, "<function="),
-    leading=("{",),
-    signs=(("<|python_tag|>",), ('{"name": function name, "parameters"',)),
-    priority=10,
-)
-FORMATS = (
-    LLAMA,
-    JsonEnvelope(
-        about='`<tool_calls>[{"name": "f", "arguments": {...}}]</tool_calls>`: Apriel, Hunyuan; MiniMax M1 without the '
-        "brackets.",
-        name="apriel",
-        aliases=("hunyuan_a13b", "minimax_m1"),
-        openers=("<tool_calls>",),
-        closers=("</tool_calls>",),
-        history=History(write=json_between("<tool_calls>[", "]</tool_calls>")),
-        priority=30,
-    ),
-    JsonEnvelope(
-        about='`<|START_ACTION|>[{"tool_name": "f", "parameters": {...}}]<|END_ACTION|>`: Command R7B and A.',
-        name="cohere2_moe",
-        aliases=("cohere", "cohere_command"),
-        openers=("<|START_ACTION|>",),
-        closers=("<|END_ACTION|>",),
-        name_key="tool_name",
-        arguments_key="parameters",
-        id_key="tool_call_id",
-        begin="[\n    ",
-        between=",\n    ",
-        end="\n]",
-    ),
-    JsonEnvelope(
-        about='`<|tool_call|>[{"name": "f", "arguments": {...}}]`: Granite 3.',
-        name="granite",
-        aliases=("granite3",),
-        openers=("<|tool_call|>", "<tool_call>"),
-        closers=("</tool_call>",),
-        closed=False,
-        history=History(write=json_between("<|tool_call|>[", "]")),
-    ),
-    JsonEnvelope(
-        about='`<TOOLCALL>[{"name": "f", "arguments": {...}}]</TOOLCALL>`: Nemotron Nano 2, Llama Nemotron.',
-        name="nemotron_v2",
-        aliases=("llama_nemotron",),
-        openers=("<TOOLCALL>",),
-        closers=("</TOOLCALL>",),
-    ),
-    XlamCalls(
-        about='`[{"name": "f", "arguments": {...}}]` alone, in a fence, or after `[TOOL_CALLS]`: xLAM.',
-        name="xlam",
-        openers=("```json", "```\n[", "[TOOL_CALLS]"),
-        leading=("[",),
-        signs=(("xLAM",), ("xlam",)),
-        priority=45,
-    ),
-)
+CODED = {
+    "apriel": {"history": History(write=json_between("<tool_calls>[", "]</tool_calls>"))},
+    "granite": {"history": History(write=json_between("<|tool_call|>[", "]"))},
+}

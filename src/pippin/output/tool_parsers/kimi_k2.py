@@ -8,7 +8,7 @@ from pippin.output.grammars import Grammar, string
 from pippin.output.notations.arguments import object_text
 from pippin.output.notations.json_calls import read_arguments_or_none
 from pippin.output.stream import Calls, Malformed, Markers, Reading
-from pippin.output.tool_format import History, ToolFormat
+from pippin.output.tool_format import ToolFormat
 
 BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -35,6 +35,12 @@ def _fitting(tools: tuple[Tool, ...], arguments: str) -> str:
 
 
 class KimiK2Calls(ToolFormat, frozen=True, kw_only=True):
+    openers: tuple[str, ...] = (SECTION, BEGIN)
+    closers: tuple[str, ...] = (END, SECTION_END)
+    # Some checkpoints write these.
+    dropped: tuple[str, ...] = ("<|tool_call_section_begin|>", "<|tool_call_section_end|>")
+    further_markers: tuple[str, ...] = (ARGUMENTS,)
+
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         source = calls.source
         if opener == SECTION:
@@ -59,17 +65,3 @@ class KimiK2Calls(ToolFormat, frozen=True, kw_only=True):
         )
         call = grammar.rule(f"{grammar.mark(BEGIN)} {named}")
         return grammar.source(SECTION, f"{grammar.several(call)} {grammar.mark(SECTION_END)}")
-
-
-KIMI_K2 = KimiK2Calls(
-    about="Kimi K2: `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{json}<|tool_call_end|>`.",
-    name="kimi_k2",
-    aliases=("kimi", "moonshot"),
-    openers=(SECTION, BEGIN),
-    closers=(END, SECTION_END),
-    # Some checkpoints write these.
-    dropped=("<|tool_call_section_begin|>", "<|tool_call_section_end|>"),
-    further_markers=(ARGUMENTS,),
-    history=History(call_ids="function"),
-)
-FORMATS = (KIMI_K2,)

@@ -22,6 +22,11 @@ TAGS = Tags(
 
 
 class KimiK3Calls(InvokeCalls, frozen=True, kw_only=True):
+    invoke: str = "<|open|>call"
+    tags: Tags = TAGS
+    dropped: tuple[str, ...] = REASONING["kimi_k3"].dropped
+    further_markers: tuple[str, ...] = (OPEN, CLOSE, SEPARATOR)
+
     def lark(self, grammar: Grammar) -> str:
         open_, close, separator = (grammar.mark(marker) for marker in (OPEN, CLOSE, SEPARATOR))
 
@@ -53,20 +58,3 @@ class KimiK3Calls(InvokeCalls, frozen=True, kw_only=True):
             said = grammar.rule(f"({opened})? {grammar.rule(ANY)}")
             return grammar.lines(f"({said} {closed})? {block} | {said} ({closed})?")
         return grammar.lines(f"({grammar.text_until(self.openers[0])} {calls})? {grammar.text()}")
-
-
-FORMATS = (
-    KimiK3Calls(
-        about='`<|open|>tools<|sep|>`, calls as `<|open|>call tool="f" index="1"<|sep|>` with typed arguments: '
-        "Kimi K3.",
-        name="kimi_k3",
-        openers=("<|open|>tools<|sep|>",),
-        closers=("<|close|>tools<|sep|>",),
-        dropped=REASONING["kimi_k3"].dropped,
-        further_markers=(OPEN, CLOSE, SEPARATOR),
-        invoke="<|open|>call",
-        tags=TAGS,
-        signs=(("<|open|>", "<|sep|>"), ("'<|open|>'", "'<|sep|>'")),
-        priority=50,
-    ),
-)

@@ -76,6 +76,10 @@ def read_tag(source: Source) -> Reading[str]:
 
 
 class MinimaxM3Calls(ToolFormat, frozen=True, kw_only=True):
+    openers: tuple[str, ...] = (f"{TOKEN}<tool_call>",)
+    closers: tuple[str, ...] = (f"{TOKEN}</tool_call>",)
+    further_markers: tuple[str, ...] = (TOKEN,)
+
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         yield from read_run(calls.source, f"{TOKEN}<invoke", partial(self._read_call, calls))
 
@@ -116,16 +120,3 @@ class MinimaxM3Calls(ToolFormat, frozen=True, kw_only=True):
         call = grammar.rule(grammar.calls(invoked))
         opening, closing = grammar.mark("<tool_call>"), grammar.mark("</tool_call>")
         return grammar.source(TOKEN, f"{opening} {MAYBE_LINE} {grammar.several(call)} {token} {closing}")
-
-
-FORMATS = (
-    MinimaxM3Calls(
-        about='MiniMax M3: `<invoke name="f">`, an element for each argument, elements inside; each tag after a token.',
-        name="minimax_m3",
-        openers=(f"{TOKEN}<tool_call>",),
-        closers=(f"{TOKEN}</tool_call>",),
-        further_markers=(TOKEN,),
-        signs=((f"{TOKEN}<tool_call>",), ("<mm:think>",), (TOKEN,)),
-        priority=50,
-    ),
-)

@@ -5,13 +5,16 @@ from pippin.output.notations.json_calls import read_arguments, read_array
 from pippin.output.notations.json_text import quoted
 from pippin.output.notations.parameters import tool_name
 from pippin.output.stream import Calls, Markers, Reading
-from pippin.output.tool_format import History, ToolFormat
+from pippin.output.tool_format import ToolFormat
 
 CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
 
 class MistralCalls(ToolFormat, frozen=True, kw_only=True):
     """The grammar enforces the newer form if the tokenizer has its tokens, else the array."""
+
+    openers: tuple[str, ...] = (CALLS,)
+    further_markers: tuple[str, ...] = (CALL_ID, ARGUMENTS)
 
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         source = calls.source
@@ -34,13 +37,3 @@ class MistralCalls(ToolFormat, frozen=True, kw_only=True):
         call_id = f"({grammar.mark(CALL_ID)} /[A-Za-z0-9]{{9}}/)? " if grammar.is_special(CALL_ID) else ""
         call = grammar.named_calls(lambda name: f"{string(name)} {call_id}{grammar.mark(ARGUMENTS)}")
         return grammar.source(CALLS, call, repeat=True)
-
-
-MISTRAL = MistralCalls(
-    about='Mistral: `[TOOL_CALLS][{"name": ...}]`, `[TOOL_CALLS]f{json}`, `[TOOL_CALLS]f[ARGS]{json}`.',
-    name="mistral",
-    openers=(CALLS,),
-    further_markers=(CALL_ID, ARGUMENTS),
-    history=History(call_ids="nine"),
-)
-FORMATS = (MISTRAL,)

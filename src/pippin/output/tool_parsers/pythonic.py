@@ -7,7 +7,6 @@ from pippin.output.stream import Calls, Reading
 from pippin.output.tool_format import History, ToolFormat
 
 START, END = "<|tool_call_start|>", "<|tool_call_end|>"
-LLAMA_START, LLAMA_END = "<|python_start|>", "<|python_end|>"
 
 
 class PythonicCalls(ToolFormat, frozen=True, kw_only=True):
@@ -30,24 +29,6 @@ class PythonicCalls(ToolFormat, frozen=True, kw_only=True):
         return grammar.bare(calls) if self.leading else grammar.source(START, f"{calls} {grammar.mark(END)}")
 
 
-FORMATS = (
-    PythonicCalls(
-        about='`<|tool_call_start|>[f(a="b")]<|tool_call_end|>` (LFM2), or the list alone (Llama 3.2 and 4, OLMo).',
-        name="pythonic",
-        aliases=("lfm2",),
-        openers=(START,),
-        closers=(END,),
-        history=History(write=lambda *call: f"{START}[{write_python_call(*call)}]{END}"),
-        signs=((START,), ("<|tool_list_start|>",)),
-    ),
-    PythonicCalls(
-        about='`[f(a="b"), g()]` alone, or between `<|python_start|>` and `<|python_end|>`: Llama 3.2, Llama 4, OLMo.',
-        name="llama4_pythonic",
-        aliases=("pythonic_list",),
-        openers=(LLAMA_START,),
-        leading=("[",),
-        closers=(LLAMA_END,),
-        signs=((LLAMA_START,), ("[func_name1(",)),
-        priority=15,
-    ),
-)
+CODED = {
+    "pythonic": {"history": History(write=lambda *call: f"{START}[{write_python_call(*call)}]{END}")},
+}

@@ -17,6 +17,12 @@ BEGIN, NAME, ARGUMENTS, END = (
 
 
 class SolarCalls(ToolFormat, frozen=True, kw_only=True):
+    openers: tuple[str, ...] = (BEGIN,)
+    closers: tuple[str, ...] = (END,)
+    apart: tuple[str, ...] = (SECTION,)
+    dropped: tuple[str, ...] = (SECTION, SECTION_END, *REASONING["solar_open"].dropped)
+    further_markers: tuple[str, ...] = (NAME, ARGUMENTS)
+
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         source = calls.source
         call_id, _ = yield from source.before(Markers((NAME,)))
@@ -35,17 +41,3 @@ class SolarCalls(ToolFormat, frozen=True, kw_only=True):
             return grammar.lines(f"{turn} {calls}")
         said = f"{grammar.mark('<|content|>')}? {grammar.text()} {grammar.mark('<|end|>')}?"
         return grammar.lines(f"{turn} ({calls} | {said})")
-
-
-FORMATS = (
-    SolarCalls(
-        about="`<|tool_call:begin|>id<|tool_call:name|>f<|tool_call:args|>{json}<|tool_call:end|>`: Solar Open.",
-        name="solar_open",
-        openers=(BEGIN,),
-        closers=(END,),
-        apart=(SECTION,),
-        dropped=(SECTION, SECTION_END, *REASONING["solar_open"].dropped),
-        further_markers=(NAME, ARGUMENTS),
-        signs=((BEGIN,), (SECTION,)),
-    ),
-)

@@ -6,7 +6,6 @@ keys and values. Models mix them up more often than templates do.
 
 import re
 import shlex
-from dataclasses import replace
 from typing import Literal
 
 from pippin.core.conversation import Tool
@@ -29,19 +28,14 @@ FUNCTION_TAGS = Tags(
 )
 """`<parameter=k>` newline v newline `</parameter>`: Qwen3-Coder, Nemotron 3, Step 3.5."""
 
-
-def _key_tags(family: str = "") -> Tags:
-    """A name, and each key and value in an element of its own; the family may be named in all tags."""
-    return Tags(
-        opens=f"<{family}arg_key>",
-        head_end=f"</{family}arg_key>",
-        value_opens=f"<{family}arg_value>",
-        close=f"</{family}arg_value>",
-        ends=(f"</{family}tool_call>",),
-    )
-
-
-KEY_TAGS, LONGCAT_TAGS = _key_tags(), _key_tags("longcat_")
+KEY_TAGS = Tags(
+    opens="<arg_key>",
+    head_end="</arg_key>",
+    value_opens="<arg_value>",
+    close="</arg_value>",
+    ends=("</tool_call>",),
+)
+"""A name, and each key and value in an element of its own; families may name themselves in all tags."""
 
 
 def _end_plain(calls: Calls, text: str) -> None:
@@ -140,74 +134,3 @@ class TaggedCalls(ToolFormat, frozen=True, kw_only=True):
                 return f"{string(f'{chr(10)}<function={tool.name}>')} {arguments} {MAYBE_LINE}"
             case "keys":
                 return f"{string(tool.name)} {grammar.tagged_call(tool, self.key_tags, lambda key, _: key)}"
-
-
-QWEN = TaggedCalls(
-    about="Calls of Qwen 2.5 and 3: `<tool_call>{json}</tool_call>`, and `[Calling tool: f({...})]` when it slips.",
-    name="qwen",
-    aliases=("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_next", "iquest_coder_v1"),
-    openers=("<tool_call>", "<function=", BRACKET),
-    signs=(),
-)
-QWEN3_CODER = TaggedCalls(
-    about="`<tool_call><function=f><parameter=k>v</parameter></function></tool_call>`: Qwen3-Coder, Qwen 3.5, "
-    "Nemotron 3.",
-    name="qwen3_coder",
-    aliases=("qwen3_xml", "qwen3.5", "qwen3_5", "nemotron", "nemotron3", "nemotron3_nano"),
-    body="function",
-    signs=(("<tool_call>\\n<function=",), ("<tool_call>\n<function=",)),
-    priority=20,
-)
-GLM47 = TaggedCalls(
-    about="`<tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>`: GLM 4.5 and later, Laguna.",
-    name="glm47",
-    aliases=("glm4", "glm4_moe", "glm45", "glm47_moe", "poolside_v1", "laguna"),
-    openers=("<tool_call>",),
-    further_markers=KEY_TAGS.markers,
-    body="keys",
-    signs=(("<arg_key>",),),
-    priority=30,
-)
-LONGCAT = TaggedCalls(
-    about="`<longcat_tool_call>f<longcat_arg_key>k</longcat_arg_key>...</longcat_tool_call>`: LongCat Flash.",
-    name="longcat",
-    aliases=("longcat_flash_lite",),
-    history=History(),
-    openers=("<longcat_tool_call>",),
-    closers=("</longcat_tool_call>",),
-    further_markers=LONGCAT_TAGS.markers,
-    body="keys",
-    key_tags=LONGCAT_TAGS,
-)
-FORMATS = (
-    QWEN,
-    QWEN3_CODER,
-    GLM47,
-    LONGCAT,
-    TaggedCalls(
-        about="Calls of Step 3.5: as Qwen3-Coder; generation stops at the end of the call.",
-        name="step3p5",
-        aliases=("step", "step_35"),
-        stops=("</tool_call>",),
-        body="function",
-        signs=(),
-    ),
-    TaggedCalls(
-        about='`<tool_call>{"name": "f", "arguments": {...}}</tool_call>`: Hermes, Qwen 2.5 and many more.',
-        name="json_tools",
-        aliases=("hermes", "nous", "granite4"),
-        signs=(("<tool_call>", "tool_call.name"), ("<tool_call>", "arguments")),
-        priority=0,
-    ),
-    TaggedCalls(
-        about="`<seed:tool_call><function=f><parameter=k>v</parameter></function></seed:tool_call>`: Seed-OSS.",
-        name="seed_oss",
-        history=History(),
-        openers=("<seed:tool_call>",),
-        closers=("</seed:tool_call>",),
-        body="function",
-        function_tags=replace(FUNCTION_TAGS, ends=("</function>", "</seed:tool_call>"), lines=False),
-        signs=(("<seed:tool_call>",),),
-        priority=40,
-    ),
-)

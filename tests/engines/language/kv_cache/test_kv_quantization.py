@@ -5,7 +5,6 @@ from typing import Any
 
 import mlx.core as mx
 import msgspec
-import numpy as np
 import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache, make_prompt_cache
@@ -220,7 +219,8 @@ class Quantized:
             slot = running.slot
             layers = quantized(slot.group)
             parts = [buffer[slot.index, :, : slot.length] for layer in layers for buffer in layer.buffers]
-            self.held = [mx.array(np.array(part)) for part in parts]
+            self.held = [part + 0 for part in parts]  # copies
+            mx.eval(self.held)
             accept(running, sampled)
 
         monkeypatch.setattr(mx, "quantize", quantize)

@@ -481,9 +481,9 @@ def test_a_folder_that_fails_says_so_once_and_is_tried_again_later(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patches:
-        patches.setattr(disk.os, "open", full)
+        patches.setattr(os, "open", full)
         patches.setattr(disk, "PAUSE", 1.0)
-        patches.setattr(disk.time, "monotonic", lambda: 1.0)
+        patches.setattr(time, "monotonic", lambda: 1.0)
         for number in range(20):
             kept.write(name(number), {"0": np.zeros(4, np.float32)}, {})
         kept.sweep().result()

@@ -355,6 +355,15 @@ def test_logprobs_go_with_the_text_they_belong_to():
     assert all(token.logprob == -0.5 for token in tokens)
 
 
+def test_only_tokens_that_begin_before_a_stop_string_are_told():
+    hello, world = TOKENIZER.encode("Hello world")
+    decoder = SequenceDecoder(job(asking(logprobs=0, stop=("o wor",))), 0, TOKENIZER)
+    choice = run(decoder, "Hello world dog", logprobs=True)
+    assert (choice.text("text"), [token.id for token in choice.tokens("text")]) == ("Hell", [hello])
+    released = run(SequenceDecoder(job(asking(stop=("o wart",))), 0, TOKENIZER), "Hello world", logprobs=True)
+    assert [token.id for token in released.tokens("text")] == [hello, world]
+
+
 def test_why_a_sequence_ended_is_known_with_its_last_token():
     decoder = SequenceDecoder(
         job(asking(tools=(TOOL,)), tools=(TOOL,), tool_format=tool_format("json_tools")), 0, TOKENIZER

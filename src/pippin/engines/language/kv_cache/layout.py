@@ -297,8 +297,7 @@ def fill_joined(
     would take twice as long.
     """
     joined = iter([mx.concatenate(list(pieces), axis=2) for pieces in parts])
-    found: dict[int, list[mx.array]] = {}
-    kinds: dict[int, CacheKind] = {}
+    found: dict[int, tuple[CacheKind, list[mx.array]]] = {}
     for stack in stacks:
         whole = next(joined)
         if (form := stack.kind.block_form) is not None:
@@ -307,10 +306,9 @@ def fill_joined(
             whole = mx.dequantize(*words, *form)
         # Of one layer, members come in the order of their numbers.
         for place, (layer, _) in enumerate(stack.members):
-            kinds[layer] = stack.kind
-            found.setdefault(layer, []).append(whole[place : place + 1])
-    for layer, arrays in found.items():
-        kinds[layer].fill(layers[layer], arrays)
+            found.setdefault(layer, (stack.kind, []))[1].append(whole[place : place + 1])
+    for layer, (kind, arrays) in found.items():
+        kind.fill(layers[layer], arrays)
 
 
 Cut = Callable[[Sequence[mx.array], int, int, int], list[list[mx.array]]]

@@ -11,22 +11,8 @@ from msgspec.structs import asdict
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, FinishReason, TopToken
 from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.ranks import messages
 from pippin.engines.language.ranks.leader import Build, state_of
-from pippin.engines.language.ranks.messages import (
-    Adjust,
-    Budget,
-    Clear,
-    Close,
-    Drop,
-    RankLink,
-    Resize,
-    Step,
-    Take,
-    Tokens,
-    Told,
-    Verdict,
-    decode_told,
-)
 from pippin.engines.language.sampling.sampler import BatchSampler, Masks, Sampled
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.step.steering import Steering
@@ -42,15 +28,15 @@ class Astray(Exception):
 class Hearing:
     """The messages of rank 0, in their order."""
 
-    def __init__(self, link: RankLink) -> None:
+    def __init__(self, link: messages.RankLink) -> None:
         self._link = link
-        self._heard: deque[Told] = deque()
+        self._heard: deque[messages.Told] = deque()
 
-    def next(self) -> Told:
+    def next(self) -> messages.Told:
         """Wait for the next message."""
         while not self._heard:
             for payload in self._link.hear():
-                self._heard.extend(decode_told(payload))
+                self._heard.extend(messages.decode_told(payload))
         return self._heard.popleft()
 
     def expect(self, kind: type[T]) -> T:
@@ -71,7 +57,7 @@ class HeardDecoder(SequenceDecoder):
 
     def accept(self, token: int, logprob: float | None = None, top: tuple[TopToken, ...] = ()) -> list[Event]:
         self.completion_tokens += 1
-        match self._hearing.expect(Verdict).outcome:
+        match self._hearing.expect(messages.Verdict).outcome:
             case "failed":
                 raise ServerError("internal", "Rank 0 has failed the request.")
             case "finished":
@@ -112,7 +98,7 @@ class HeardSampler(BatchSampler):
         return HeardSample(partial(self._hear, logits.shape[0]))
 
     def _hear(self, rows: int) -> mx.array:
-        tokens = self._hearing.expect(Tokens).tokens
+        tokens = self._hearing.expect(messages.Tokens).tokens
         if len(tokens) != rows:
             raise Astray(f"rank 0 drew {len(tokens)} tokens, and {rows} sequences run here")
         return mx.array(tokens, dtype=mx.int32)
@@ -121,14 +107,14 @@ class HeardSampler(BatchSampler):
 class Follower:
     """Repeats the steps of rank 0 until rank 0 closes the model."""
 
-    def __init__(self, link: RankLink, build: Build) -> None:
+    def __init__(self, link: messages.RankLink, build: Build) -> None:
         self._hearing = Hearing(link)
-        self._step: Step | None = None
+        self._step: messages.Step | None = None
         self.engine = build(
             Steering(
                 now=self._begin_step,
                 rests=False,
-                budget=lambda _: self._hearing.expect(Budget).tokens,
+                budget=lambda _: self._hearing.expect(messages.Budget).tokens,
                 decoder=lambda job, choice, tokenizer: HeardDecoder(self._hearing, job),
                 sampler=lambda tokenizer, _: HeardSampler(self._hearing, tokenizer),
             )
@@ -137,20 +123,20 @@ class Follower:
     def run(self) -> None:
         """Raises `Astray` if this rank has diverged from rank 0."""
         engine = self.engine
-        while not isinstance(message := self._hearing.next(), Close):
+        while not isinstance(message := self._hearing.next(), messages.Close):
             match message:
-                case Take():
+                case messages.Take():
                     engine.submit(LanguageJob(accepted=Accepted(len(message.prompt)), **asdict(message)))
-                case Drop(id):
+                case messages.Drop(id):
                     engine.cancel(id)
-                case Step():
+                case messages.Step():
                     self._step = message
                     engine.step()
-                case Clear(prefixes_only):
+                case messages.Clear(prefixes_only):
                     engine.clear_cache(prefixes_only=prefixes_only, disk=False)
-                case Adjust(options):
+                case messages.Adjust(options):
                     engine.reconfigure(options)
-                case Resize(shares):
+                case messages.Resize(shares):
                     engine.resize(shares)
                 case _:
                     raise Astray(f"rank 0 said {type(message).__name__} between two steps")

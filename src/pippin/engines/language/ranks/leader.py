@@ -10,21 +10,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.engines.base import Emission
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.ranks.messages import (
-    Adjust,
-    Budget,
-    Clear,
-    Close,
-    Drop,
-    RankLink,
-    Resize,
-    Step,
-    Take,
-    Tokens,
-    Told,
-    Verdict,
-    encode,
-)
+from pippin.engines.language.ranks import messages
 from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.step.engine import LanguageEngine
@@ -41,18 +27,18 @@ DECIDING: Final = ("n", "priority", "account", "timeout", "echo", "logprobs", "p
 class Telling:
     """Messages to the other ranks, buffered until a rank may wait for them."""
 
-    def __init__(self, link: RankLink) -> None:
+    def __init__(self, link: messages.RankLink) -> None:
         self._link = link
-        self._gathered: list[Told] = []
+        self._gathered: list[messages.Told] = []
 
-    def add(self, message: Told) -> None:
+    def add(self, message: messages.Told) -> None:
         self._gathered.append(message)
 
-    def send(self, message: Told) -> None:
+    def send(self, message: messages.Told) -> None:
         """Send a message that other ranks wait for, after all buffered ones."""
         self._gathered.append(message)
         gathered, self._gathered = self._gathered, []
-        self._link.tell(encode(gathered))
+        self._link.tell(messages.encode(gathered))
 
 
 def state_of(engine: LanguageEngine) -> tuple[int, ...]:
@@ -76,9 +62,9 @@ class ToldDecoder(SequenceDecoder):
         try:
             events = super().accept(token, logprob, top)
         except ServerError:
-            self._telling.add(Verdict("failed"))
+            self._telling.add(messages.Verdict("failed"))
             raise
-        self._telling.add(Verdict("goes on" if self.finished is None else "finished"))
+        self._telling.add(messages.Verdict("goes on" if self.finished is None else "finished"))
         return events
 
 
@@ -91,14 +77,14 @@ class ToldSampler(BatchSampler):
 
     def read(self, drawn: Sampled) -> list[SampledToken]:
         chosen = super().read(drawn)
-        self._telling.send(Tokens([each.token for each in chosen]))
+        self._telling.send(messages.Tokens([each.token for each in chosen]))
         return chosen
 
 
 class LeadingEngine:
     """An `Engine` that tells the other ranks all that they need to take the same steps."""
 
-    def __init__(self, link: RankLink, build: Build) -> None:
+    def __init__(self, link: messages.RankLink, build: Build) -> None:
         self._telling = Telling(link)
         self._own = self._together = MemoryShares(sequences=1, prefixes=1)
         self.engine = build(
@@ -113,23 +99,23 @@ class LeadingEngine:
 
     def _begin_step(self) -> float:
         now = Steering().now()
-        self._telling.send(Step(now, state_of(self.engine)))
+        self._telling.send(messages.Step(now, state_of(self.engine)))
         return now
 
     def _budget(self, tokens: int) -> int:
-        self._telling.send(Budget(tokens))
+        self._telling.send(messages.Budget(tokens))
         return tokens
 
     def submit(self, job: LanguageJob) -> None:
         self.engine.submit(job)  # the other ranks are not told of a job that this refuses
         asked = job.request
         request = GenerationRequest(model="", **{name: getattr(asked, name) for name in DECIDING})
-        fields = (name for name in Take.__struct_fields__ if name != "request")
-        self._telling.add(Take(request=request, **{name: getattr(job, name) for name in fields}))
+        fields = (name for name in messages.Take.__struct_fields__ if name != "request")
+        self._telling.add(messages.Take(request=request, **{name: getattr(job, name) for name in fields}))
 
     def cancel(self, id: str) -> None:
         self.engine.cancel(id)
-        self._telling.add(Drop(id))
+        self._telling.add(messages.Drop(id))
 
     def step(self) -> list[Emission]:
         return self.engine.step()
@@ -139,7 +125,7 @@ class LeadingEngine:
         return self.engine.busy
 
     def close(self) -> None:
-        self._telling.send(Close())
+        self._telling.send(messages.Close())
         self.engine.close()
 
     def stats(self) -> EngineStats:
@@ -147,7 +133,7 @@ class LeadingEngine:
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         self.engine.clear_cache(prefixes_only=prefixes_only, disk=disk)
-        self._telling.send(Clear(prefixes_only))
+        self._telling.send(messages.Clear(prefixes_only))
 
     def agreed(self, own: MemoryShares, together: MemoryShares) -> None:
         """Note that this rank could give `own` and that the ranks agreed on `together`."""
@@ -158,7 +144,7 @@ class LeadingEngine:
         others = {name: value for name, value in options.items() if name != "memory_bytes"}
         if others:
             self.engine.reconfigure(others)
-            self._telling.add(Adjust(others))
+            self._telling.add(messages.Adjust(others))
         if len(others) < len(options):
             given, own, together = self.engine.share(options["memory_bytes"]), self._own, self._together
             shares = MemoryShares(
@@ -166,4 +152,4 @@ class LeadingEngine:
                 prefixes=given.prefixes * together.prefixes // max(1, own.prefixes),
             )
             self.engine.resize(shares)
-            self._telling.send(Resize(shares))
+            self._telling.send(messages.Resize(shares))

@@ -51,20 +51,14 @@ class History:
             return History.empty()
         return History(self.tokens[mx.array(rows)], self.lengths[rows], self.prompts[rows])
 
-    def extended(self, tokens: mx.array) -> "History":
-        """A history with one more token [R] for each row."""
-        wide = self._wider(int(self.lengths.max(initial=0)) + 1)
-        places = mx.array(self.lengths[:, None])
-        updated = mx.put_along_axis(wide.tokens, places, tokens[:, None].astype(mx.int32), axis=1)
-        return History(updated, self.lengths + 1, self.prompts)
-
-    def appended(self, tokens: NDArray[np.int32], counts: NDArray[np.int32]) -> "History":
+    def extended(self, tokens: mx.array, counts: NDArray[np.int32] | int) -> "History":
         """A history with the first `counts` [R] of `tokens` [R, T] for each row."""
-        longer = self
-        for column in range(counts.max(initial=0)):
-            longer = History(longer.tokens, self.lengths + column, self.prompts)
-            longer = longer.extended(mx.array(tokens[:, column]))
-        return History(longer.tokens, self.lengths + counts, self.prompts)
+        count = tokens.shape[1]
+        wide = self._wider(int(self.lengths.max(initial=0)) + count)
+        # Nobody reads behind the lengths, so that all are written.
+        places = mx.array(self.lengths[:, None] + np.arange(count, dtype=np.int32))
+        updated = mx.put_along_axis(wide.tokens, places, tokens.astype(mx.int32), axis=1)
+        return History(updated, self.lengths + np.int32(counts), self.prompts)
 
     def _wider(self, length: int) -> "History":
         missing = length - self.tokens.shape[1]

@@ -436,7 +436,8 @@ class BatchSampler:
         sampled = self._choose(logits, self._history, 0, masks)
         plan = self._planned()
         if plan.tracked:
-            self._history = self._history.extended(_take_rows(sampled.tokens, plan.tracked, len(self._rows)))
+            drawn = _take_rows(sampled.tokens, plan.tracked, len(self._rows))
+            self._history = self._history.extended(drawn[:, None], 1)
         self._positions = self._positions + np.uint64(1)
         return sampled
 
@@ -453,7 +454,7 @@ class BatchSampler:
         history, tracked, found = self._history, self._planned().tracked, []
         for place in range(logits.shape[1]):
             if place and tracked:
-                history = history.extended(mx.array(proposals[tracked, place - 1]))
+                history = history.extended(mx.array(proposals[tracked, place - 1 : place]), 1)
             here = None if masks is None else Masks(masks.rows, masks.bits[place])
             found.append(self._choose(logits[:, place], history, place, here))
         return found
@@ -469,14 +470,14 @@ class BatchSampler:
         been chosen before. Nothing is remembered until `commit`."""
         tracked, history = self._planned().tracked, self._history
         if tracked:
-            history = history.appended(chains[tracked], counts[tracked])
+            history = history.extended(mx.array(chains[tracked]), counts[tracked])
         return self._choose(logits, history, counts.astype(np.uint64), masks)
 
     def commit(self, tokens: NDArray[np.int32], counts: NDArray[np.int32]) -> None:
         """Remember the first `counts[row]` of `tokens` [B, T] for each row."""
         plan = self._planned()
         if plan.tracked:
-            self._history = self._history.appended(tokens[plan.tracked], counts[plan.tracked])
+            self._history = self._history.extended(mx.array(tokens[plan.tracked]), counts[plan.tracked])
         self._positions = self._positions + counts.astype(np.uint64)
 
     def _choose(
