@@ -1,9 +1,10 @@
 """What routes are made from, and how they are declared."""
 
 import asyncio
+import functools
 import inspect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 import msgspec
@@ -104,6 +105,17 @@ def both(path: str, endpoint: Endpoint, *methods: str, **contents: Unpack[Conten
 
 def json_reply(content: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+def on_thread(work: Callable[[Request], Any]) -> Endpoint:
+    """The endpoint that replies with what this work gives. It runs in a thread: what is stored may be large, and the
+    disk slow."""
+
+    @functools.wraps(work)
+    async def reply(request: Request) -> Response:
+        return await asyncio.to_thread(lambda: json_reply(work(request)))
+
+    return reply
 
 
 def number_of(request: Request, name: str) -> int:

@@ -20,14 +20,7 @@ from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.access.guards import Limits
 from pippin.api.dialects.base import Encoder, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
-from pippin.api.http.body import (
-    EventStream,
-    LargeWork,
-    Presence,
-    WatchedPresence,
-    drawn_bytes,
-    following,
-)
+from pippin.api.http.body import EventStream, LargeWork, Presence, WatchedPresence, drawn_bytes
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import collect
 from pippin.core.errors import ErrorKind, ErrorReport, FieldName, ServerError, renamed
@@ -398,7 +391,13 @@ async def begun(answer: Answer) -> AsyncIterator[bytes]:
         first = piece
     if answer.failure is not None:
         raise ServerError.of(answer.failure)
-    return following(first, pieces)
+
+    async def all_of_them() -> AsyncIterator[bytes]:
+        yield first
+        async for piece in pieces:
+            yield piece
+
+    return all_of_them()
 
 
 class RunningAnswers:
