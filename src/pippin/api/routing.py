@@ -61,6 +61,11 @@ class Api(Struct, frozen=True, kw_only=True):
         exchange_of(request.scope).check_opens(name, info)
         return info
 
+    async def models(self, request: Request) -> list[ModelInfo]:
+        """The models that are here and that the caller may use."""
+        found = await asyncio.to_thread(self.service.models)  # reads the disk
+        return list(filter(exchange_of(request.scope).opens, found))
+
     async def small_body(self, request: Request) -> bytes:
         """The body of a request to the server itself, which is read at once."""
         return await read_body(request, LARGE / MIB, self.options.body_timeout)
