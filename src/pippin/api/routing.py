@@ -28,7 +28,7 @@ from pippin.api.telemetry.ledger import Ledger
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelKind
-from pippin.service import Service
+from pippin.service.service import Service
 
 
 class Api(Struct, frozen=True, kw_only=True):

@@ -27,8 +27,7 @@ from pippin.core.errors import ErrorKind, ErrorReport, FieldName, ServerError, r
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta, Restarted, Timings
 from pippin.core.models import ModelState
 from pippin.core.tasks import CountTokens, Generate, Task
-from pippin.service import Service
-from pippin.service.service import AnyRun, Start
+from pippin.service.service import AnyRun, Service, Start
 
 log = logging.getLogger(__name__)
 
