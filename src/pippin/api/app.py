@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from pippin.api import kinds, routes
 from pippin.api.access.errors import Errors
-from pippin.api.access.exchange import ExchangeFrame, exchange_of
+from pippin.api.access.exchange import ExchangeFrame, caller_of
 from pippin.api.access.guards import REPORTED, Guard, LastCatcher, Limits
 from pippin.api.access.keys import Keyring
 from pippin.api.answers.answer import Observer
@@ -91,7 +91,7 @@ def create_app(api: Api) -> ASGIApp:
     )
     api.batches.app = app
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
-    app = BodyMemory(app, largest, lambda scope: exchange_of(scope).caller)
+    app = BodyMemory(app, largest, caller_of)
     app = guard = Guard(app, options, api.keys, api.handler.limits, errors)
     api.settings.followers.append(guard.adopt)
     if options.allowed_origins:

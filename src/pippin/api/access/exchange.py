@@ -120,6 +120,11 @@ def exchange_of(scope: Scope) -> Exchange:
     return exchange
 
 
+def caller_of(scope: Scope) -> str:
+    """The name of the key that was shown, or the address that the request came from."""
+    return exchange_of(scope).caller
+
+
 def noted(route: str, app: ASGIApp) -> ASGIApp:
     """The application of a route; it records the route in the exchange."""
 

@@ -115,9 +115,11 @@ class ChatEncoder(shared.ChunkEncoder, Encoder):
     """See `Encoder`."""
 
     def __init__(self, shape: ChatShape, run: RunInfo) -> None:
-        name, own = "chat.completion.chunk", ID_PREFIX + run.id
-        super().__init__(name, own, run, shape.stream, requests=1, choices=shape.n)
-        self._shape, self._run = shape, run
+        self._about = shared.AnswerHead(
+            id=ID_PREFIX + run.id, created=run.created, model=run.model, system_fingerprint=run.fingerprint
+        )
+        super().__init__("chat.completion.chunk", self._about, shape.stream, requests=1, choices=shape.n)
+        self._shape = shape
         self._openings = [
             self._head + b'{"index":%d,"delta":{' % choice + b'"content":' for choice in range(shape.n)
         ]
@@ -164,7 +166,7 @@ class ChatEncoder(shared.ChunkEncoder, Encoder):
                 **self._about,
                 choices=[self._answer(number, choice) for number, choice in enumerate(completion.choices)],
                 usage=shared.usage_body([[each.usage for each in finished]]),
-                request_id=self._run.id,
+                request_id=self._about["id"].removeprefix(ID_PREFIX),
                 timings=shared.timings_body(finished),
                 warnings=shared.warnings_of(finished),
             )

@@ -91,8 +91,13 @@ class CompletionsEncoder(shared.ChunkEncoder, Encoder):
     """See `Encoder`. Choices are numbered across all requests."""
 
     def __init__(self, shape: CompletionsShape, run: RunInfo) -> None:
-        answers, own = shape.n * shape.requests, ID_PREFIX + run.id
-        super().__init__("text_completion", own, run, shape.stream, requests=shape.requests, choices=answers)
+        self._about = shared.AnswerHead(
+            id=ID_PREFIX + run.id, created=run.created, model=run.model, system_fingerprint=run.fingerprint
+        )
+        answers = shape.n * shape.requests
+        super().__init__(
+            "text_completion", self._about, shape.stream, requests=shape.requests, choices=answers
+        )
         self._shape = shape
         self._writers = [LogprobWriter() for _ in range(answers)]
 

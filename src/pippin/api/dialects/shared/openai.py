@@ -3,12 +3,11 @@ probabilities, errors, usage, timings, and stream chunks. OpenAI's other APIs us
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal, TypedDict
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from pippin.api.dialects.base import RunInfo
 from pippin.api.dialects.shared.engine_fields import EngineFields, MostTokens, Name
 from pippin.api.dialects.shared.fields import Body, Contract, about, names_of, unsupported, without_effect
 from pippin.api.dialects.shared.frames import DONE
@@ -307,6 +306,15 @@ def _ratio(dividend: float, divisor: float) -> float:
 _encode = msgspec.json.encode
 
 
+class AnswerHead(TypedDict):
+    """What whole answers and all chunks tell of a run."""
+
+    id: str
+    created: int  # seconds since the epoch
+    model: str
+    system_fingerprint: str
+
+
 class PromptReports:
     """The progress reports of one prompt, in the form of llama.cpp's server for `return_progress`: its tokens, those
     `processed`, those of them found in the prefix cache, and the time since work on the prompt began.
@@ -339,13 +347,11 @@ class ChunkEncoder:
     """
 
     def __init__(
-        self, object: str, id: str, run: RunInfo, stream: StreamShape, *, requests: int, choices: int
+        self, object: str, about: AnswerHead, stream: StreamShape, *, requests: int, choices: int
     ) -> None:
         """`object` is the name of a chunk, and `choices` the number of choices over all requests."""
         self._stream = stream
-        about = {"created": run.created, "model": run.model, "system_fingerprint": run.fingerprint}
-        self._about: dict[str, Any] = {"id": id, **about}  # what whole answers and all chunks tell
-        head = {"id": id, "object": object, **about}
+        head = {"id": about["id"], "object": object} | about
         self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
         # With include_usage, every chunk but the last has `"usage":null`.
         self._tail = b'],"usage":null}\n\n' if stream.usage else b"]}\n\n"
