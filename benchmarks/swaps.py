@@ -26,7 +26,7 @@ from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Message, Text
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
-from pippin.service import Service
+from pippin.service.service import Service
 
 NAMES = ("one", "two")
 MIB = 1 << 20

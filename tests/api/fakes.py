@@ -29,7 +29,7 @@ from pippin.core.events import (
 from pippin.core.models import EngineStats, HubModel, ModelInfo, ModelKind, ModelState, Suggestion
 from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
 from pippin.runtime.workers.link import Mailbox
-from pippin.service import Service
+from pippin.service.service import Service
 from tests.api.golden_events import SEQUENCES
 
 MODEL = ModelInfo(id="org/model-a", kind="language", context_window=4096, created=1_700_000_000)

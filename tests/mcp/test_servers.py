@@ -22,9 +22,8 @@ import pytest
 from pippin.config.mcp_file import McpServer, McpSettings
 from pippin.core.conversation import Toolset
 from pippin.core.errors import ServerError
-from pippin.mcp import ToolServers
 from pippin.mcp.connection import Connection, RemoteTool
-from pippin.mcp.tools import LONGEST_RESULT, looks_up, may_use, offered_name
+from pippin.mcp.tools import LONGEST_RESULT, ToolServers, looks_up, may_use, offered_name
 
 TOOLS = ("add", "ask", "environment", "sleep", "fail", "long", "die")
 EXAMPLE = str(Path(__file__).with_name("example_server.py"))
@@ -273,7 +272,7 @@ import asyncio, sys
 from pippin.cli.logs import configure_logging
 from pippin.config.mcp_file import McpServer, McpSettings
 from pippin.config.options.server import ServerOptions
-from pippin.mcp import ToolServers
+from pippin.mcp.tools import ToolServers
 import logging
 
 async def main():

@@ -7,7 +7,7 @@ from pippin.config.options.server import ServerOptions
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
-from pippin.service import Service
+from pippin.service.service import Service
 from tests.runtime import processes
 from tests.service.doubles import scripted_service
 

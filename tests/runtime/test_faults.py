@@ -24,7 +24,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Speak
 from pippin.runtime.workers import death, link, supervisor
 from pippin.runtime.workers.supervisor import WorkerProcess
-from pippin.service import Run, Service
+from pippin.service.service import Run, Service
 from tests.runtime import processes
 from tests.service.doubles import events_of, scripted, scripted_service, write_script
 

@@ -15,7 +15,7 @@ from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate, GenerateImages
 from pippin.runtime.pool import Pool
 from pippin.runtime.workers.supervisor import WorkerProcess
-from pippin.service import Service
+from pippin.service.service import Service
 from tests.engines.images.tiny_pipelines import tiny_z_image
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 from tests.service.doubles import MIB, StaticCatalog, events_of, scripted

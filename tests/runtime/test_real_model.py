@@ -17,7 +17,7 @@ from pippin.core.events import Counted, Event, Finished, PartDelta
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest, JsonSchema, Sampling
 from pippin.core.tasks import CountTokens, Generate
-from pippin.service import Service
+from pippin.service.service import Service
 from tests.engines.tiny_models import tiny_model
 from tests.runtime import processes
 from tests.runtime.swapping import swaps_leave_nothing

@@ -27,7 +27,7 @@ from pippin.core.events import (
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.runtime.workers.link import DIFFERS, Mailbox
-from pippin.service import Run, Service
+from pippin.service.service import Run, Service
 from tests.runtime import processes
 from tests.service.doubles import events_of, scripted, scripted_service, write_script
 

@@ -16,7 +16,7 @@ from pippin.core.models import HubModel, ModelInfo
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
 from pippin.runtime.pool import Pool
-from pippin.service import Run, Service
+from pippin.service.service import Run, Service
 
 MIB = 1 << 20
 

@@ -15,7 +15,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Counted, Failed
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate
-from pippin.service import Service
+from pippin.service.service import Service
 from tests.service.doubles import StaticCatalog, events_of, scripted, scripted_service, write_script
 
 

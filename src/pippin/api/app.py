@@ -30,8 +30,8 @@ from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.mcp_file import McpSettings
 from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
-from pippin.mcp import ToolServers
-from pippin.service import Service
+from pippin.mcp.tools import ToolServers
+from pippin.service.service import Service
 from pippin.service.tools.loop import ToolOffers
 from pippin.service.tools.web_search import WebSearcher
 

@@ -16,7 +16,7 @@ from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
-    from pippin.service import Service
+    from pippin.service.service import Service
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from pippin.config.reload import Reloaded, adopt, change, reload
 from pippin.config.settings import Settings
 from pippin.core import logs
 from pippin.core.errors import trace_of
-from pippin.service import Service
+from pippin.service.service import Service
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,10 @@
 """What routes are made from, and how they are declared."""
 
 import asyncio
+import functools
 import inspect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 import msgspec
@@ -27,7 +28,7 @@ from pippin.api.telemetry.ledger import Ledger
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelKind
-from pippin.service import Service
+from pippin.service.service import Service
 
 
 class Api(Struct, frozen=True, kw_only=True):
@@ -59,6 +60,11 @@ class Api(Struct, frozen=True, kw_only=True):
             info = named[0]
         exchange_of(request.scope).check_opens(name, info)
         return info
+
+    async def models(self, request: Request) -> list[ModelInfo]:
+        """The models that are here and that the caller may use."""
+        found = await asyncio.to_thread(self.service.models)  # reads the disk
+        return list(filter(exchange_of(request.scope).opens, found))
 
     async def small_body(self, request: Request) -> bytes:
         """The body of a request to the server itself, which is read at once."""
@@ -104,6 +110,17 @@ def both(path: str, endpoint: Endpoint, *methods: str, **contents: Unpack[Conten
 
 def json_reply(content: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+def on_thread(work: Callable[[Request], Any]) -> Endpoint:
+    """The endpoint that replies with what this work gives. It runs in a thread: what is stored may be large, and the
+    disk slow."""
+
+    @functools.wraps(work)
+    async def reply(request: Request) -> Response:
+        return await asyncio.to_thread(lambda: json_reply(work(request)))
+
+    return reply
 
 
 def number_of(request: Request, name: str) -> int:

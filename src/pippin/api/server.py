@@ -18,7 +18,7 @@ from pippin.api.telemetry.ledger import FILE
 from pippin.config import environment
 from pippin.config.mcp_file import load_mcp_file
 from pippin.config.settings import Settings
-from pippin.service import Service
+from pippin.service.service import Service
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
     from pippin.catalog import Catalog
-    from pippin.service import Service
+    from pippin.service.service import Service
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,6 @@
 """Parses an option's value from text or YAML, or refuses it in one clear line."""
 
+import contextlib
 import json
 import math
 import re
@@ -61,12 +62,8 @@ def _spelled(option: Option, text: str) -> Any:
 def _items(text: str) -> list[Any]:
     """The items of a list in one string: a JSON array, or comma-separated."""
     if text.lstrip().startswith("["):
-        try:
-            items = json.loads(text)
-        except ValueError:
-            items = None
-        if isinstance(items, list):
-            return items
+        with contextlib.suppress(ValueError):
+            return list(json.loads(text))
     return [item.strip() for item in text.split(",") if item.strip()]
 
 

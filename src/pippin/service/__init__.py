@@ -10,7 +10,3 @@
 deserves a status code is raised before the first byte. A handler that must send bytes sooner (a keep-alive while a
 model loads) runs `start` as a task and follows the load with `pool.states()`; cancelling that task releases everything.
 """
-
-from pippin.service.service import Run, Service, open_service
-
-__all__ = ["Run", "Service", "open_service"]

@@ -13,7 +13,7 @@ from pippin.config.load import load
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import GivenFlag, Settings
 from pippin.core.errors import ServerError
-from pippin.service import Service
+from pippin.service.service import Service
 from tests.api.access.test_guards import CHAT, KEYED, ask
 from tests.api.fakes import FakeService, application, client_of
 

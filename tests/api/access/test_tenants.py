@@ -21,7 +21,7 @@ from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
 from pippin.core.models import CacheStats, EngineStats, ModelInfo, ModelKind, RequestStatus
 from pippin.core.tasks import Generate
-from pippin.service import Service
+from pippin.service.service import Service
 from tests.api.fakes import MODEL, FakePool, FakeService, Wire, application, client_of
 
 CHAT: dict[str, Any] = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}

@@ -15,7 +15,7 @@ from pippin.core.events import Accepted, PartDelta, PartStarted, Progress
 from pippin.core.models import ModelState
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
-from pippin.service import Service
+from pippin.service.service import Service
 from tests.api.fakes import MODEL, FakeRun, FakeService, Wire, application, client_of
 from tests.api.golden_events import SEQUENCES
 

@@ -15,7 +15,7 @@ from pippin.cli.logs import JsonFormatter
 from pippin.config.mcp_file import McpSettings
 from pippin.core.events import Accepted, Finished, PartDelta, PartStarted, Usage
 from pippin.core.models import EngineStats, ModelState
-from pippin.mcp import ToolServers
+from pippin.mcp.tools import ToolServers
 
 ROOT = Path(__file__).parents[3]
 NAME = re.compile(r"\b(?:pippin|vllm_mlx)_[a-z_]+")

@@ -20,7 +20,7 @@ from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.runtime import replicas
 from pippin.runtime.cluster.needs import Cluster, Need, Node
 from pippin.runtime.replicas import Replicas, share_of
-from pippin.service import Service
+from pippin.service.service import Service
 from tests.running_server import running_server
 from tests.runtime.doubles import FakeLauncher, FakeWorker
 from tests.service.doubles import (

@@ -20,22 +20,14 @@ from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.access.guards import Limits
 from pippin.api.dialects.base import Encoder, RunInfo, StreamEncoder
 from pippin.api.dialects.shared.frames import EVENTS
-from pippin.api.http.body import (
-    EventStream,
-    LargeWork,
-    Presence,
-    WatchedPresence,
-    drawn_bytes,
-    following,
-)
+from pippin.api.http.body import EventStream, LargeWork, Presence, WatchedPresence, drawn_bytes
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import collect
 from pippin.core.errors import ErrorKind, ErrorReport, FieldName, ServerError, renamed
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta, Restarted, Timings
 from pippin.core.models import ModelState
 from pippin.core.tasks import CountTokens, Generate, Task
-from pippin.service import Service
-from pippin.service.service import AnyRun, Start
+from pippin.service.service import AnyRun, Service, Start
 
 log = logging.getLogger(__name__)
 
@@ -398,7 +390,13 @@ async def begun(answer: Answer) -> AsyncIterator[bytes]:
         first = piece
     if answer.failure is not None:
         raise ServerError.of(answer.failure)
-    return following(first, pieces)
+
+    async def all_of_them() -> AsyncIterator[bytes]:
+        yield first
+        async for piece in pieces:
+            yield piece
+
+    return all_of_them()
 
 
 class RunningAnswers:

@@ -33,7 +33,7 @@ from pippin.core.events import Counted, Event
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Task, attachments
-from pippin.service import Service
+from pippin.service.service import Service
 from pippin.service.tools.loop import Equipped, ToolOffers
 
 log = logging.getLogger(__name__)

@@ -327,9 +327,12 @@ class BatchStore:
 
     def open_lines(self, batch: str, after: int, most: int) -> list[Line]:
         """Lines without an answer whose number is above `after`, in order."""
+        return self._lines(batch, after, most, "status IS NULL")
+
+    def _lines(self, batch: str, after: int, most: int, condition: str) -> list[Line]:
         found = self.database.rows(
-            "SELECT number, custom_id, start, length FROM lines "
-            "WHERE batch = ? AND status IS NULL AND number > ? ORDER BY number LIMIT ?",
+            "SELECT number, custom_id, start, length, status, request, reply FROM lines "
+            f"WHERE batch = ? AND {condition} AND number > ? ORDER BY number LIMIT ?",
             *(batch, after, most),
         )
         return [Line(*each) for each in found]
@@ -349,16 +352,9 @@ class BatchStore:
     def lines(self, batch: str) -> Iterator[Line]:
         """All lines of a batch in order, with their answers, some at a time."""
         after = -1
-        while True:
-            found = self.database.rows(
-                "SELECT number, custom_id, start, length, status, request, reply FROM lines "
-                "WHERE batch = ? AND number > ? ORDER BY number LIMIT 256",
-                *(batch, after),
-            )
-            if not found:
-                return
-            yield from (Line(*each) for each in found)
-            after = found[-1][0]
+        while found := self._lines(batch, after, 256, "TRUE"):
+            yield from found
+            after = found[-1].number
 
     def counts(self, batch: Batch) -> Counts:
         if batch.counts is not None:

@@ -379,13 +379,6 @@ class EventStream(Response):
                 await asyncio.shield(self._leave())
 
 
-async def following(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield `first`, which was already taken from the stream, then the others."""
-    yield first
-    async for piece in others:
-        yield piece
-
-
 class Presence:
     """Whether a client is there, for as long as nobody says that it `left`: this one is told of a run that continues
     without it."""

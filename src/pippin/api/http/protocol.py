@@ -251,7 +251,6 @@ class BoundedConnection(asyncio.Protocol):
         self._bytes_since_event = 0
         self._unanswered = 0
         self._expects_more = False
-        self._paused = False  # written bytes wait for the client to read
         self._refusal: bytes | None = None
         self._head_timer: asyncio.TimerHandle | None = None
 
@@ -268,8 +267,7 @@ class BoundedConnection(asyncio.Protocol):
         self.lost = True
         self._unread.leave(address_of(self._transport))
         self._stop_timer()
-        if self._paused:
-            self._unread.remove(self._transport)
+        self._unread.remove(self._transport)
         self._transport.closed()
         self._http.connection_lost(exc)
         # A reference cycle is freed by the garbage collector, which stops everything: for a quarter of a second when
@@ -302,12 +300,10 @@ class BoundedConnection(asyncio.Protocol):
         self._http.eof_received()
 
     def pause_writing(self) -> None:
-        self._paused = True
         self._unread.add(self._transport)
         self._http.pause_writing()
 
     def resume_writing(self) -> None:
-        self._paused = False
         self._unread.remove(self._transport)
         self._http.resume_writing()
 

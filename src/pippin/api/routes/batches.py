@@ -4,7 +4,7 @@ model, and their results are files."""
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import IO, Annotated, Final, Literal
+from typing import IO, Annotated, Any, Final, Literal
 from uuid import uuid4
 
 from msgspec import Meta, Struct, field, to_builtins
@@ -20,7 +20,7 @@ from pippin.api.batches.store import Batch, Counts, Problem, StoredFile
 from pippin.api.dialects.responses.dialect import Metadata
 from pippin.api.dialects.shared.fields import Contract
 from pippin.api.http.body import EventStream
-from pippin.api.routing import Api, both, json_reply
+from pippin.api.routing import Api, both, json_reply, on_thread
 from pippin.api.stored_responses.response_store import page_of
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
@@ -68,33 +68,31 @@ class Files(Struct, frozen=True):
         )
         return json_reply(stored)
 
-    async def listed(self, request: Request) -> Response:
+    def listed(self, request: Request) -> dict[str, Any]:
         """The caller's files"""
-        found = await asyncio.to_thread(self.api.batches.store.files, exchange_of(request.scope).owner)
+        found = self.api.batches.store.files(exchange_of(request.scope).owner)
         purpose = request.query_params.get("purpose")
         shown = [to_builtins(each) for each in found if purpose in (None, each.purpose)]
-        return json_reply(page_of(shown, request.query_params))
+        return page_of(shown, request.query_params)
 
-    async def read(self, request: Request) -> Response:
+    def read(self, request: Request) -> StoredFile:
         """What is known of a file"""
-        return json_reply(await self._file(request))
+        return self.api.batches.store.file(*owned(request))
 
-    async def delete(self, request: Request) -> Response:
+    def delete(self, request: Request) -> DeletedFile:
         """Deletes a file"""
-        stored = await self._file(request)
-        store = self.api.batches.store
-        await asyncio.to_thread(store.delete_file, exchange_of(request.scope).owner, stored.id)
-        return json_reply(DeletedFile(id=stored.id))
+        self.api.batches.store.delete_file(*owned(request))
+        return DeletedFile(id=request.path_params["id"])
 
     async def content(self, request: Request) -> Response:
         """The bytes of a file"""
-        owner, name = exchange_of(request.scope).owner, request.path_params["id"]
-        file = await asyncio.to_thread(self.api.batches.store.open_file, owner, name)
+        file = await asyncio.to_thread(self.api.batches.store.open_file, *owned(request))
         return EventStream(read_in_pieces(file), "application/octet-stream")
 
-    async def _file(self, request: Request) -> StoredFile:
-        owner, name = exchange_of(request.scope).owner, request.path_params["id"]
-        return await asyncio.to_thread(self.api.batches.store.file, owner, name)
+
+def owned(request: Request) -> tuple[str, str]:
+    """The caller, and the id that the address names."""
+    return exchange_of(request.scope).owner, request.path_params["id"]
 
 
 async def read_in_pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
@@ -152,30 +150,15 @@ def routes(api: Api) -> list[BaseRoute]:
     files, batches = Files(api), OpenAIBatches(api)
     return [
         *both("/files", files.create, "POST", body=FileUpload, answer=StoredFile, form=True),
-        *both("/files", files.listed),
-        *both("/files/{id}", files.read, answer=StoredFile),
-        *both("/files/{id}", files.delete, "DELETE", answer=DeletedFile),
+        *both("/files", on_thread(files.listed)),
+        *both("/files/{id}", on_thread(files.read), answer=StoredFile),
+        *both("/files/{id}", on_thread(files.delete), "DELETE", answer=DeletedFile),
         *both("/files/{id}/content", files.content),
         *both("/batches", batches.create, "POST", body=NewBatch, answer=BatchAnswer),
-        *both("/batches", batches.listed),
-        *both("/batches/{id}", batches.read, answer=BatchAnswer),
+        *both("/batches", on_thread(batches.listed)),
+        *both("/batches/{id}", on_thread(batches.read), answer=BatchAnswer),
         *both("/batches/{id}/cancel", batches.cancel, "POST", answer=BatchAnswer),
     ]
-
-
-def drawn(batch: Batch, counts: Counts) -> BatchAnswer:
-    fields = dict.fromkeys(BatchAnswer.__struct_fields__) | asdict(batch) | {"object": "batch"}
-    fields |= {f"{status}_at": begun for status, begun in batch.times.items()}
-    fields |= {
-        "errors": BatchErrors(data=batch.problems) if batch.problems else None,
-        "input_file_id": batch.input_file,
-        "completion_window": batch.window,
-        "output_file_id": batch.output_file,
-        "error_file_id": batch.error_file,
-        "request_counts": counts,
-        "metadata": batch.metadata or None,
-    }
-    return convert(fields, BatchAnswer)
 
 
 class OpenAIBatches(Struct, frozen=True):
@@ -187,27 +170,30 @@ class OpenAIBatches(Struct, frozen=True):
         exchange = exchange_of(request.scope)
         if exchange.key is not None:
             check_endpoint(exchange.key, given.endpoint)
-        batch, counts = await asyncio.to_thread(self._created, exchange.owner, given)
+        batch = await asyncio.to_thread(self._created, exchange.owner, given)
+        reply = json_reply(await asyncio.to_thread(self._drawn, batch))
         if not batch.ended:
             self.api.batches.runner.add(batch)
-        return json_reply(drawn(batch, counts))
+        return reply
 
-    async def listed(self, request: Request) -> Response:
+    def listed(self, request: Request) -> dict[str, Any]:
         """The caller's batches"""
-        found = await asyncio.to_thread(self.api.batches.store.batches, exchange_of(request.scope).owner)
+        found = self.api.batches.store.batches(exchange_of(request.scope).owner)
         page = page_of([{"id": each.id, "batch": each} for each in found], request.query_params)
-        page["data"] = [await self._drawn(each["batch"]) for each in page["data"]]
-        return json_reply(page)
+        page["data"] = [self._drawn(each["batch"]) for each in page["data"]]
+        return page
 
-    async def read(self, request: Request) -> Response:
+    def read(self, request: Request) -> BatchAnswer:
         """How far a batch is"""
-        return json_reply(await self._drawn(await self._batch(request)))
+        return self._drawn(self.api.batches.store.batch(*owned(request)))
 
     async def cancel(self, request: Request) -> Response:
         """Stops a batch; what was answered stays"""
-        return json_reply(await self._drawn(await self.api.batches.runner.cancel(await self._batch(request))))
+        batch = await asyncio.to_thread(self.api.batches.store.batch, *owned(request))
+        cancelled = await self.api.batches.runner.cancel(batch)
+        return json_reply(await asyncio.to_thread(self._drawn, cancelled))
 
-    def _created(self, owner: str, given: NewBatch) -> tuple[Batch, Counts]:
+    def _created(self, owner: str, given: NewBatch) -> Batch:
         store = self.api.batches.store
         if store.file(owner, given.input_file_id).purpose != "batch":
             message = "This file holds results; upload one with the purpose `batch`."
@@ -233,11 +219,18 @@ class OpenAIBatches(Struct, frozen=True):
             batch.status, batch.problems = "failed", problems
             batch.times["failed"] = now
         store.add_batch(batch, lines)
-        return batch, Counts(total=len(lines))
+        return batch
 
-    async def _batch(self, request: Request) -> Batch:
-        owner, name = exchange_of(request.scope).owner, request.path_params["id"]
-        return await asyncio.to_thread(self.api.batches.store.batch, owner, name)
-
-    async def _drawn(self, batch: Batch) -> BatchAnswer:
-        return drawn(batch, await asyncio.to_thread(self.api.batches.store.counts, batch))
+    def _drawn(self, batch: Batch) -> BatchAnswer:
+        fields = dict.fromkeys(BatchAnswer.__struct_fields__) | asdict(batch) | {"object": "batch"}
+        fields |= {f"{status}_at": begun for status, begun in batch.times.items()}
+        fields |= {
+            "errors": BatchErrors(data=batch.problems) if batch.problems else None,
+            "input_file_id": batch.input_file,
+            "completion_window": batch.window,
+            "output_file_id": batch.output_file,
+            "error_file_id": batch.error_file,
+            "request_counts": self.api.batches.store.counts(batch),
+            "metadata": batch.metadata or None,
+        }
+        return convert(fields, BatchAnswer)

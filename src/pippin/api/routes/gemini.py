@@ -3,7 +3,6 @@
 Paths, fields and answers are those of https://ai.google.dev/api. There the name of a model begins with `models/`.
 """
 
-import asyncio
 from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
@@ -11,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.access.exchange import Endpoint, exchange_of
+from pippin.api.access.exchange import Endpoint
 from pippin.api.dialects.gemini.content import Content, ContentsReader
 from pippin.api.dialects.gemini.dialect import PATH, CountBody, GeminiBody, GeminiDialect, model_of, spelled
 from pippin.api.dialects.shared.body_types import camel
@@ -146,14 +145,14 @@ class GeminiRoutes(Struct, frozen=True):
 
     async def models(self, request: Request) -> Response:
         """The models that are here, in Gemini's form"""
-        asked, found = request.query_params, await asyncio.to_thread(self.api.service.models)
+        asked, found = request.query_params, await self.api.models(request)
         if asked.get("filter"):
             raise unsupported("filter", "the list is short; leave it out.")
         paging = {"limit": asked.get("pageSize") or PAGE}
         if token := asked.get("pageToken"):
             paging["after_id"] = token
         try:
-            page, more = page_of(list(filter(exchange_of(request.scope).opens, found)), paging)
+            page, more = page_of(found, paging)
         except ServerError as error:
             raise ServerError.of(renamed(error.report, PAGING)) from None
         following = {"nextPageToken": page[-1].id} if more else {}

@@ -4,7 +4,6 @@ Paths, fields and answers are those of https://lmstudio.ai/docs/developer/rest. 
 OpenAI's APIs under LM Studio's paths; answers to the first two also tell how fast they were, and by which model.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
@@ -15,7 +14,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin import __version__
-from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.handler import endpoint_of
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, Dialect, Encoder, RunInfo
 from pippin.api.dialects.shared.frames import DONE
@@ -189,10 +187,9 @@ class LMStudioModels(Struct, frozen=True):
 
     async def listed(self, request: Request) -> Response:
         """The models that are here"""
-        found = await asyncio.to_thread(self.api.service.models)
+        found, states = await self.api.models(request), self._states()
         kinds = ("language", "embeddings", "scripted")
-        states, opens = self._states(), exchange_of(request.scope).opens
-        data = [listed(info, states.get(info.id)) for info in found if info.kind in kinds and opens(info)]
+        data = [listed(info, states.get(info.id)) for info in found if info.kind in kinds]
         return json_reply({"object": "list", "data": data})
 
     async def one(self, request: Request) -> Response:

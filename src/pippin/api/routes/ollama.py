@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -19,16 +19,13 @@ from starlette.routing import BaseRoute
 
 from pippin import __version__
 from pippin.api.access.exchange import Endpoint, exchange_of
-from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.ollama.dialect import (
     LATEST,
     LINES,
     AnswerLine,
     AnswerMessage,
-    OllamaChatDialect,
     OllamaError,
     OllamaFields,
-    OllamaGenerateDialect,
     OllamaOptions,
     keep_alive_of,
     model_of,
@@ -106,11 +103,8 @@ def routes(api: Api) -> list[BaseRoute]:
         *both("/api/pull", models.pull, "POST", body=NamedModel),
         *both("/api/delete", models.delete, "DELETE", body=NamedModel),
         *both("/api/copy", models.copy, "POST", body=CopyBody),
-        *(
-            route
-            for dialect, said in GENERATIONS
-            for route in both(dialect.path, asking.generation(dialect, said), "POST")
-        ),
+        *both("/api/chat", asking.generation("/api/chat", "messages"), "POST"),
+        *both("/api/generate", asking.generation("/api/generate", "prompt"), "POST"),
         *both("/api/embed", asking.embed, "POST", body=EmbedBody),
         *both("/api/embeddings", asking.embed_one, "POST", body=OldEmbedBody),
     ]
@@ -161,12 +155,9 @@ class OllamaModels(Struct, frozen=True):
 
     async def tags(self, request: Request) -> Response:
         """The models that are here."""
-        found = await asyncio.to_thread(self.api.service.models)
-        opens = exchange_of(request.scope).opens
         models = [
             named_facts(info, info.size_bytes) | {"modified_at": timestamp(info.created)}
-            for info in found
-            if opens(info)
+            for info in await self.api.models(request)
         ]
         return json_reply({"models": models})
 
@@ -288,22 +279,14 @@ def _digest(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-GENERATIONS: Final[Sequence[tuple[AnyDialect, str]]] = (
-    (OllamaChatDialect(), "messages"),
-    (OllamaGenerateDialect(), "prompt"),
-)
-"""Ollama's dialects, each with the field that makes a body a prompt."""
-
-
 class OllamaAnswers(Struct, frozen=True):
     """The endpoints answered by models: generation, or loading if there is no prompt, and embeddings."""
 
     api: Api
 
-    def generation(self, dialect: AnyDialect, said: str) -> Endpoint:
+    def generation(self, path: str, said: str) -> Endpoint:
         """The endpoint of a dialect. A body whose field `said` is empty has no prompt and loads the model."""
-
-        handler = self.api.handler
+        handler, dialect = self.api.handler, self.api.dialects[path]
 
         async def generate(request: Request) -> Response:
             body = await handler.body_of(request)

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
 
-from msgspec import Meta, Raw, Struct, field
+from msgspec import Meta, Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from pippin.api.access.exchange import Endpoint, Exchange, exchange_of
+from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.answers.answer import Answer, Operation
 from pippin.api.answers.kept import KeptAnswers
 from pippin.api.dialects.registry import VERSION
@@ -69,10 +69,16 @@ class NewItems(Struct, kw_only=True):
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    responses, kept = Responses(api), Conversations(api)
+    responses = Responses(api)
 
     def conversation(path: str, work: Work, *methods: str, **known: Any) -> list[Route]:
-        return both(f"/conversations{path}", kept.endpoint(work), *methods, **known)
+        async def answer(request: Request) -> Response:
+            body = await api.handler.body_of(request) if request.method == "POST" else b""
+            history = history_of(api, request)
+            # In a thread: stored items may be large, and the disk slow.
+            return await asyncio.to_thread(lambda: json_reply(work(history, request, body)))
+
+        return both(f"/conversations{path}", answer, *methods, **known)
 
     async def serve_socket(socket: WebSocket) -> None:
         await ResponsesSocket(api, socket).serve()
@@ -98,16 +104,19 @@ def routes(api: Api) -> list[BaseRoute]:
         *both("/responses/{id}", responses.delete, "DELETE", answer=answers.DeletedResponse),
         *both("/responses/{id}/cancel", responses.cancel, "POST", answer=answers.ResponseAnswer),
         *both("/responses/{id}/input_items", responses.input_items, "GET", answer=ItemPage),
+        *conversation("", create, "POST", body=NewConversation, answer=StoredConversation, optional=True),
+        *conversation("/{id}", lambda kept, asked, _: kept.head(named(asked)), answer=StoredConversation),
+        *conversation("/{id}", change, "POST", body=ChangedConversation, answer=StoredConversation),
+        *conversation("/{id}", delete, "DELETE", answer=DeletedConversation),
+        *conversation("/{id}/items", items, answer=ItemPage),
+        *conversation("/{id}/items", add_items, "POST", body=NewItems, answer=ItemPage),
+        *conversation("/{id}/items/{item}", lambda kept, asked, _: kept.item_of(**asked.path_params)),
         *conversation(
-            "", kept.create, "POST", body=NewConversation, answer=StoredConversation, optional=True
+            "/{id}/items/{item}",
+            lambda kept, asked, _: kept.delete_item(**asked.path_params),
+            "DELETE",
+            answer=StoredConversation,
         ),
-        *conversation("/{id}", kept.read, answer=StoredConversation),
-        *conversation("/{id}", kept.change, "POST", body=ChangedConversation, answer=StoredConversation),
-        *conversation("/{id}", kept.delete, "DELETE", answer=DeletedConversation),
-        *conversation("/{id}/items", kept.items, answer=ItemPage),
-        *conversation("/{id}/items", kept.add_items, "POST", body=NewItems, answer=ItemPage),
-        *conversation("/{id}/items/{item}", kept.item),
-        *conversation("/{id}/items/{item}", kept.delete_item, "DELETE", answer=StoredConversation),
     ]
 
 
@@ -217,58 +226,38 @@ def history_of(api: Api, request: Request) -> OwnedHistory:
     return api.store.for_owner(exchange_of(request.scope).owner, partial(hold, request.scope))
 
 
-class Conversations(Struct, frozen=True):
-    """The endpoints of conversations."""
+def named(request: Request) -> str:
+    """The id in the address."""
+    return str(request.path_params["id"])
 
-    api: Api
 
-    def endpoint(self, work: Work) -> Endpoint:
-        """The endpoint that answers so, in a thread: stored items may be large, and the disk slow."""
+def create(history: OwnedHistory, request: Request, data: bytes) -> StoredConversation:
+    body = decode_json(data or b"{}", NewConversation)
+    conversation = StoredConversation(
+        id=f"conv_{uuid4().hex}", created_at=int(time.time()), metadata=body.metadata or {}
+    )
+    history.save_conversation(conversation, checked(body.items or [], history))
+    return conversation
 
-        async def answer(request: Request) -> Response:
-            body = b""
-            if request.method == "POST":
-                body = await self.api.handler.body_of(request)
-            history = history_of(self.api, request)
-            return await asyncio.to_thread(lambda: json_reply(work(history, request, body)))
 
-        return answer
+def change(history: OwnedHistory, request: Request, data: bytes) -> StoredConversation:
+    return history.change_metadata(named(request), decode_json(data, ChangedConversation).metadata or {})
 
-    def create(self, history: OwnedHistory, request: Request, data: bytes) -> StoredConversation:
-        body = decode_json(data or b"{}", NewConversation)
-        conversation = StoredConversation(
-            id=f"conv_{uuid4().hex}", created_at=int(time.time()), metadata=body.metadata or {}
-        )
-        history.save_conversation(conversation, checked(body.items or [], history))
-        return conversation
 
-    def read(self, history: OwnedHistory, request: Request, data: bytes) -> StoredConversation:
-        return history.head(request.path_params["id"])
+def delete(history: OwnedHistory, request: Request, data: bytes) -> DeletedConversation:
+    history.delete("conversation", named(request))
+    return DeletedConversation(id=named(request))
 
-    def change(self, history: OwnedHistory, request: Request, data: bytes) -> StoredConversation:
-        metadata = decode_json(data, ChangedConversation).metadata or {}
-        return history.change_metadata(request.path_params["id"], metadata)
 
-    def delete(self, history: OwnedHistory, request: Request, data: bytes) -> DeletedConversation:
-        name = request.path_params["id"]
-        history.delete("conversation", name)
-        return DeletedConversation(id=name)
+def items(history: OwnedHistory, request: Request, data: bytes) -> dict[str, Any]:
+    return history.conversation_page(named(request), request.query_params)
 
-    def items(self, history: OwnedHistory, request: Request, data: bytes) -> dict[str, Any]:
-        return history.conversation_page(request.path_params["id"], request.query_params)
 
-    def add_items(self, history: OwnedHistory, request: Request, data: bytes) -> dict[str, Any]:
-        name = request.path_params["id"]
-        history.head(name)  # an unknown conversation is reported before bad items
-        added = checked(decode_json(data, NewItems).items, history)
-        history.add_items(name, added)
-        return page_of(added, {"order": "asc", "limit": "100"})
-
-    def item(self, history: OwnedHistory, request: Request, data: bytes) -> Raw:
-        return history.item_of(**request.path_params)
-
-    def delete_item(self, history: OwnedHistory, request: Request, data: bytes) -> StoredConversation:
-        return history.delete_item(**request.path_params)
+def add_items(history: OwnedHistory, request: Request, data: bytes) -> dict[str, Any]:
+    history.head(named(request))  # an unknown conversation is reported before bad items
+    added = checked(decode_json(data, NewItems).items, history)
+    history.add_items(named(request), added)
+    return page_of(added, {"order": "asc", "limit": "100"})
 
 
 def checked(items: list[Item], history: OwnedHistory) -> list[Item]:

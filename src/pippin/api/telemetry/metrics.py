@@ -17,7 +17,7 @@ from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorKind
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta
 from pippin.core.models import CacheStats, EngineStats, LoadState, ModelState
-from pippin.mcp import ToolServers
+from pippin.mcp.tools import ToolServers
 
 LABELS: Final = 200
 """The most values of a label; later ones count as `other`."""

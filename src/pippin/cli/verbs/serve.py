@@ -150,7 +150,7 @@ def check_beside(server: ServerOptions, catalog: "Catalog") -> None:
 def _run(settings: Settings, catalog: "Catalog", listeners: Sequence[socket], waiting: list[Child]) -> int:
     from pippin.api.listening import run_server
     from pippin.cli.greeting import Preparation, example_of, greet, served_models
-    from pippin.service import open_service
+    from pippin.service.service import open_service
 
     check(settings.server, catalog)
     service = open_service(settings.server, catalog, waiting)

@@ -4,6 +4,7 @@ Each function that a term names takes the option and the replaced server's value
 same. It raises `Refused` for a value that the replaced server would have refused too.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -125,10 +126,8 @@ def cap_to_window(option: str, value: Any) -> Converted:
 
 def json_object(option: str, value: Any) -> Converted:
     if isinstance(value, str):
-        try:
+        with contextlib.suppress(ValueError):
             value = json.loads(value)
-        except ValueError:
-            raise Refused("a JSON object") from None
     if not isinstance(value, dict):
         raise Refused("a JSON object")
     return Converted({option: value})

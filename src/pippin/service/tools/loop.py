@@ -43,8 +43,7 @@ from pippin.core.models import summed
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate, Task
 from pippin.mcp.tools import ALL, OfferedTool, ToolServers
-from pippin.service import Service
-from pippin.service.service import AnyRun, Start
+from pippin.service.service import AnyRun, Service, Start
 from pippin.service.tools.web_search import WebSearcher
 
 log = logging.getLogger(__name__)

@@ -339,11 +339,8 @@ class CompactionDialect(shared.OpenAIErrors, Dialect[tuple[Item, ...]]):
     answer = CompactedConversation
     encoder = CompactionEncoder
 
-    def __init__(self) -> None:
-        self._responses = ResponsesDialect()
-
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[tuple[Item, ...]]:
-        decoded = self._responses.decode(body, context)
+        decoded = dialect.decode(body, context)
         # Unlike a response, a compaction has no default model.
         if not decoded.shape.draft.model:
             raise invalid("model", "is required: name the model that writes the summary.")

@@ -43,7 +43,10 @@ marked.use({
   extensions: [
     mathematics("displayMath", "block", [/^\$\$([\s\S]{1,4000}?)\$\$(?:\n|$)/, /^\\\[([\s\S]{1,4000}?)\\\](?:\n|$)/], /\$\$|\\\[/),
     // A dollar is money unless the text hugs it on both sides and no digit follows: the rule of Pandoc.
-    mathematics("math", "inline", [/^\$\$([^$]{1,4000}?)\$\$/, /^\\\[([\s\S]{1,4000}?)\\\]/, /^\\\(([\s\S]{1,4000}?)\\\)/, /^\$(?![\s$])((?:\\.|[^$\\\n]){1,4000}?)(?<![\s\\])\$(?!\d)/], /\$|\\[([]/),
+    mathematics("math", "inline", [
+      /^\$\$([^$]{1,4000}?)\$\$/, /^\\\[([\s\S]{1,4000}?)\\\]/, /^\\\(([\s\S]{1,4000}?)\\\)/,
+      /^\$(?![\s$])((?:\\.|[^$\\\n]){1,4000}?)(?<![\s\\])\$(?!\d)/,
+    ], /\$|\\[([]/),
   ],
   tokenizer: { emStrong: (source, all) => (hasManyMarks(all) ? undefined : false) },
   renderer: {

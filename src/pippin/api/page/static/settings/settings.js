@@ -14,7 +14,8 @@ export function startSettings(place) {
   const said = element("p", { class: "quiet" });
   const access = element("section", { class: "group", id: "group-access" }, element("h2", {}, "API key"), keyForm(show));
   const head = element("div", { class: "row" }, search, element("label", { class: "check" }, hot, "Only what changes at once"));
-  const intro = element("p", { class: "quiet" }, "What can be changed here holds until the server ends. Options that need a restart are set on the command line or in the file. Paths and secrets are not shown.");
+  const intro = element("p", { class: "quiet" }, "What can be changed here holds until the server ends. "
+    + "Options that need a restart are set on the command line or in the file. Paths and secrets are not shown.");
   place.append(element("div", { class: "sheet" }, contents, element("div", {}, access, element("h2", {}, "The server's settings"), intro, head, said, groups)));
 
   async function show() {
