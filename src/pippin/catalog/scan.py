@@ -36,6 +36,10 @@ class Found:
     def is_gguf(self) -> bool:
         return self.source == "Ollama" or self.folder.suffix == ".gguf"
 
+    @property
+    def importable(self) -> bool:
+        return self.is_gguf and self.folder.is_file() and unread(self) is None
+
 
 def scan_hub(hub: Path) -> Iterator[Found]:
     """Models in huggingface_hub's layout: models--org--name/{refs,snapshots,blobs}. No network."""
@@ -148,10 +152,10 @@ def scan_others(folders: tuple[tuple[Source, Path], ...]) -> Iterator[Found]:
 
 
 def _files(folder: Path, source: Source) -> Iterator[Found]:
-    """GGUF files in folders PUBLISHER/NAME; of one in several parts the first."""
-    for path in sorted(folder.glob("*/*/*.gguf")):
+    """GGUF files in and below folders PUBLISHER/NAME; of one in several parts the first."""
+    for path in sorted(folder.glob("*/*/**/*.gguf")):
         first = "-of-" not in path.stem or "-00001-of-" in path.stem
-        if first and path.is_file() and not path.name.startswith("mmproj"):
+        if first and path.is_file() and "mmproj" not in path.name.lower():
             yield Found("/".join((*path.relative_to(folder).parts[:-1], path.stem)), path, source, path)
 
 
@@ -162,7 +166,8 @@ def _ollama(folder: Path) -> Iterator[Found]:
         registry, space, name, tag = path.relative_to(manifests).parts
         layers = layers_of(path)
         shown = [registry] * (registry != REGISTRY) + [space] * (space != LIBRARY) + [name]
-        if len(models := layers.get("model", [])) == 1 and DIGEST.fullmatch(models[0]):
+        models = [each for kind in ("model", "tensor") for each in layers.get(kind, ())]
+        if models and DIGEST.fullmatch(models[0]):
             blob = folder / "blobs" / models[0].replace(":", "-")
             yield Found(f"{'/'.join(shown)}:{tag}", blob, "Ollama", path)
 
@@ -182,8 +187,20 @@ def imported_as(name: str) -> str:
     return re.sub("[/:]", "-", name).lower()
 
 
+def unread(found: Found) -> str | None:
+    """What another program has in place of one GGUF file, which can't be imported; None for such a file."""
+    layers = layers_of(found.root)
+    if "adapter" in layers:
+        return "a model and an adapter"
+    if "tensor" in layers:
+        return "a model in Ollama's layout of safetensors"
+    return "a model in several files" if len(layers.get("model", ())) > 1 else None
+
+
 def way_out(found: Found) -> str:
     """What is told of a GGUF file that a request or a person names."""
     if not found.folder.is_file():
         return f"The file of {found.id} is missing: fetch it with {found.source} again."
+    if (what := unread(found)) is not None:
+        return f"{found.id} is {what}, which is not read here: `pippin search` finds its publisher's files."
     return f"{found.id} is a GGUF file of {found.source}: `pippin import {found.id}` makes a model of it."

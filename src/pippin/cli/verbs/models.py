@@ -48,7 +48,7 @@ def _listed(entry: "CatalogEntry") -> tuple[str, ...]:
     info = entry.info
     if info is None:
         state = "incomplete" if entry.incomplete else "not usable"
-        if entry.found.is_gguf and entry.found.folder.is_file():
+        if entry.found.importable:
             return (entry.found.id, *5 * ("-",), f"{entry.found.source}: `pippin import {entry.found.id}`")
         return (entry.found.id, *5 * ("-",), f"{state}: {entry.error.message if entry.error else '-'}")
     return (
@@ -152,17 +152,13 @@ def import_model(parsed: Namespace) -> int:
     if not file.exists():
         from pippin.catalog.scan import imported_as, layers_of, scan_others, way_out
 
-        found = next((each for each in scan_others(places.others) if each.id == parsed.file), None)
+        called = (parsed.file, f"{parsed.file}:latest")  # as Ollama's own commands read a name
+        found = next((each for each in scan_others(places.others) if each.id in called), None)
         if found is not None and found.is_gguf:
-            file, name = found.folder, parsed.name or imported_as(found.id)
-            layers = layers_of(found.root)
-            if "adapter" in layers:
-                raise ServerError(
-                    "unsupported", f"{found.id} is a model and an adapter, which is not read here."
-                )
-            if not file.is_file():
+            if not found.importable:
                 raise ServerError("model_not_found", way_out(found))
-            left = sorted(layers.keys() & {"params", "projector", "system"})
+            file, name = found.folder, parsed.name or imported_as(found.id)
+            left = sorted(layers_of(found.root).keys() & {"params", "projector", "system"})
     if parsed.if_missing and (imports / name / "config.json").is_file():
         return 0
     from pippin.catalog.gguf import import_gguf
