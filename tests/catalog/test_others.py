@@ -140,16 +140,22 @@ def test_a_file_is_imported_by_its_name(
     file.parent.mkdir(parents=True)
     file.write_bytes(blob.read_bytes())
     (file.parent / "mmproj-tiny.gguf").touch()
+    linked = roots.hub / "models--org--of-the-hub" / "snapshots" / "a0" / "Q4_0" / "hub.gguf"
+    linked.parent.mkdir(parents=True)
+    linked.symlink_to(blob)
     before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
     assert main(["import", "org/tiny:4b"]) == 0
     assert main(["import", "org/tiny-GGUF/tiny-Q4_0"]) == 0
+    assert main(["import", "org/of-the-hub/Q4_0/hub"]) == 0
     assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
     capsys.readouterr()
     assert main(["list", "--json"]) == 0
     listed = {each["id"]: each["source"] for each in json.loads(capsys.readouterr().out)}
     assert listed == {
+        "org-of-the-hub-q4_0-hub": "import",
         "org-tiny-4b": "import",
         "org-tiny-gguf-tiny-q4_0": "import",
+        "org/of-the-hub/Q4_0/hub": "hub",
         "org/tiny-GGUF/tiny-Q4_0": "LM Studio",
         "org/tiny:4b": "Ollama",
     }

@@ -46,10 +46,12 @@ def scan_hub(hub: Path) -> Iterator[Found]:
     for entry in _folders(hub):
         if not entry.name.startswith(HUB_PREFIX):
             continue
-        root = Path(entry.path)
+        root, name = Path(entry.path), entry.name.removeprefix(HUB_PREFIX).replace("--", "/")
         snapshot = snapshot_of(root)
         if snapshot is not None and (_is_model(snapshot) or any(root.glob("blobs/*.incomplete"))):
-            yield Found(entry.name.removeprefix(HUB_PREFIX).replace("--", "/"), snapshot, "hub", root)
+            yield Found(name, snapshot, "hub", root)
+        elif snapshot is not None:
+            yield from _files(snapshot, "**/*.gguf", "hub", name)
 
 
 def scan_folder(folder: Path, source: Source) -> Iterator[Found]:
@@ -148,15 +150,18 @@ def scan_others(folders: tuple[tuple[Source, Path], ...]) -> Iterator[Found]:
             yield from _ollama(folder)
         else:
             yield from scan_folder(folder, source)
-            yield from _files(folder, source)
+            # In and below folders PUBLISHER/NAME.
+            yield from _files(folder, "*/*/**/*.gguf", source)
 
 
-def _files(folder: Path, source: Source) -> Iterator[Found]:
-    """GGUF files in and below folders PUBLISHER/NAME; of one in several parts the first."""
-    for path in sorted(folder.glob("*/*/**/*.gguf")):
+def _files(folder: Path, pattern: str, source: Source, *above: str) -> Iterator[Found]:
+    """GGUF files in a folder, of one in several parts the first, under their paths below `above`."""
+    for path in sorted(folder.glob(pattern)):
         first = "-of-" not in path.stem or "-00001-of-" in path.stem
         if first and path.is_file() and "mmproj" not in path.name.lower():
-            yield Found("/".join((*path.relative_to(folder).parts[:-1], path.stem)), path, source, path)
+            yield Found(
+                "/".join((*above, *path.relative_to(folder).parts[:-1], path.stem)), path, source, path
+            )
 
 
 def _ollama(folder: Path) -> Iterator[Found]:

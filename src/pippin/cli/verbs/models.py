@@ -141,7 +141,7 @@ def rm(parsed: Namespace) -> int:
 
 @verb(
     "import",
-    argument("file", help="the GGUF file, or its name among the models of LM Studio or Ollama"),
+    argument("file", help="the GGUF file, or its name in `pippin list`"),
     argument("--name", help="the model's name; the file's if not given"),
     switch("--if-missing", help="do nothing if the name is taken"),
 )
@@ -150,10 +150,11 @@ def import_model(parsed: Namespace) -> int:
     imports, file, left = places.imports, Path(parsed.file), list[str]()
     name = parsed.name or file.stem.lower()
     if not file.exists():
-        from pippin.catalog.scan import imported_as, layers_of, scan_others, way_out
+        from pippin.catalog.scan import imported_as, layers_of, scan_hub, scan_others, way_out
 
         called = (parsed.file, f"{parsed.file}:latest")  # as Ollama's own commands read a name
-        found = next((each for each in scan_others(places.others) if each.id in called), None)
+        here = (*scan_hub(places.hub), *scan_others(places.others))
+        found = next((each for each in here if each.id in called), None)
         if found is not None and found.is_gguf:
             if not found.importable:
                 raise ServerError("model_not_found", way_out(found))
