@@ -24,6 +24,8 @@ from pippin.engines.language.text.fast_forms import (
     PLAMO_VOCABULARY,
     SENTENCEPIECE,
     as_sentencepiece,
+    is_kimi,
+    open_kimi,
     open_plamo,
 )
 from pippin.engines.language.text.stored_words import StoredWords, opened, stored, without_dropout
@@ -458,6 +460,8 @@ def _read_whole(folder: Path, *, trust_remote_code: bool) -> Read:
     """Raises what transformers raises."""
     if (folder / PLAMO_VOCABULARY).exists():
         found = open_plamo(folder)
+    elif is_kimi(folder):
+        found = open_kimi(folder)
     else:
         found = _from_transformers(folder, trust_remote_code=trust_remote_code)
     backend = found.backend_tokenizer
