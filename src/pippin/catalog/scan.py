@@ -36,10 +36,6 @@ class Found:
     def is_gguf(self) -> bool:
         return self.source == "Ollama" or self.folder.suffix == ".gguf"
 
-    @property
-    def importable(self) -> bool:
-        return self.is_gguf and self.folder.is_file() and unread(self) is None
-
 
 def scan_hub(hub: Path) -> Iterator[Found]:
     """Models in huggingface_hub's layout: models--org--name/{refs,snapshots,blobs}. No network."""
@@ -192,20 +188,20 @@ def imported_as(name: str) -> str:
     return re.sub("[/:]", "-", name).lower()
 
 
+NOT_READ: Final = {"adapter": "a model and an adapter", "tensor": "a model in Ollama's layout of safetensors"}
+
+
 def unread(found: Found) -> str | None:
-    """What another program has in place of one GGUF file, which can't be imported; None for such a file."""
+    """What is told of another program's model that can't be imported; None for a GGUF file."""
+    if not found.folder.is_file():
+        return f"The file of {found.id} is missing: fetch it with {found.source} again."
     layers = layers_of(found.root)
-    if "adapter" in layers:
-        return "a model and an adapter"
-    if "tensor" in layers:
-        return "a model in Ollama's layout of safetensors"
-    return "a model in several files" if len(layers.get("model", ())) > 1 else None
+    what = [NOT_READ[kind] for kind in NOT_READ if kind in layers]
+    what += ["a model in several files"] * (len(layers.get("model", ())) > 1)
+    told = "which is not read here: `pippin search` finds its publisher's files."
+    return f"{found.id} is {what[0]}, {told}" if what else None
 
 
 def way_out(found: Found) -> str:
     """What is told of a GGUF file that a request or a person names."""
-    if not found.folder.is_file():
-        return f"The file of {found.id} is missing: fetch it with {found.source} again."
-    if (what := unread(found)) is not None:
-        return f"{found.id} is {what}, which is not read here: `pippin search` finds its publisher's files."
-    return f"{found.id} is a GGUF file of {found.source}: `pippin import {found.id}` makes a model of it."
+    return unread(found) or f"{found.id} is a GGUF file: `pippin import {found.id}` makes a model of it."

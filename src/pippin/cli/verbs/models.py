@@ -48,8 +48,7 @@ def _listed(entry: "CatalogEntry") -> tuple[str, ...]:
     info = entry.info
     if info is None:
         state = "incomplete" if entry.incomplete else "not usable"
-        if entry.found.importable:
-            return (entry.found.id, *5 * ("-",), f"{entry.found.source}: `pippin import {entry.found.id}`")
+        state = entry.found.source if entry.found.is_gguf else state
         return (entry.found.id, *5 * ("-",), f"{state}: {entry.error.message if entry.error else '-'}")
     return (
         info.id,
@@ -150,14 +149,14 @@ def import_model(parsed: Namespace) -> int:
     imports, file, left = places.imports, Path(parsed.file), list[str]()
     name = parsed.name or file.stem.lower()
     if not file.exists():
-        from pippin.catalog.scan import imported_as, layers_of, scan_hub, scan_others, way_out
+        from pippin.catalog.scan import imported_as, layers_of, scan_hub, scan_others, unread
 
         called = (parsed.file, f"{parsed.file}:latest")  # as Ollama's own commands read a name
         here = (*scan_hub(places.hub), *scan_others(places.others))
         found = next((each for each in here if each.id in called), None)
         if found is not None and found.is_gguf:
-            if not found.importable:
-                raise ServerError("model_not_found", way_out(found))
+            if (why := unread(found)) is not None:
+                raise ServerError("model_not_found", why)
             file, name = found.folder, parsed.name or imported_as(found.id)
             left = sorted(layers_of(found.root).keys() & {"params", "projector", "system"})
     if parsed.if_missing and (imports / name / "config.json").is_file():

@@ -103,37 +103,35 @@ def open_plamo(folder: Path) -> "PreTrainedTokenizerBase":
     )
 
 
-def is_kimi(folder: Path) -> bool:
-    named = object_in(folder / "tokenizer_config.json").get("tokenizer_class") == "TikTokenTokenizer"
-    return named and (folder / KIMI_VOCABULARY).is_file() and not (folder / "tokenizer.json").exists()
-
-
 def open_kimi(folder: Path) -> "PreTrainedTokenizerBase":
     """The tokenizer of Kimi's and Moonlight's models without its own code. A line of the vocabulary is a word in
-    base64 and its rank.
-
-    Raises `OSError` or `ValueError` for files that can't be read.
-    """
+    base64 and its rank. Raises `OSError` or `ValueError` for files that can't be read."""
     from transformers import PreTrainedTokenizerFast
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
-    class Ranked(TikTokenConverter):
-        @staticmethod
-        def load_tiktoken_bpe(tiktoken_url: str) -> dict[bytes, int]:
-            rows = (line.split() for line in Path(tiktoken_url).read_text("ascii").splitlines())
-            return {base64.b64decode(word): int(rank) for word, rank in rows}
-
-    config = object_in(folder / "tokenizer_config.json")
-    backend = Ranked(str(folder / KIMI_VOCABULARY), KIMI_WORDS).converted()
-    named, first = table(config.pop("added_tokens_decoder", None)), backend.get_vocab_size()
-    for id_ in range(first, first + KIMI_RESERVED):
-        token = {"content": f"<|reserved_token_{id_}|>", "special": True, "normalized": False} | table(
-            named.get(str(id_))
-        )
-        backend.add_tokens([AddedToken(**token)])
-    for name in ("auto_map", "tokenizer_class"):
-        config.pop(name, None)
+    rows = (line.split() for line in (folder / KIMI_VOCABULARY).read_text("ascii").splitlines())
+    ranks = {base64.b64decode(word): int(rank) for word, rank in rows}
+    converter: Any = TikTokenConverter(pattern=KIMI_WORDS)
+    converter.load_tiktoken_bpe = lambda _: ranks  # its own needs the package
+    backend, config = converter.converted(), object_in(folder / "tokenizer_config.json")
+    named = table(config.pop("added_tokens_decoder", None))
+    for id_ in range(len(ranks), len(ranks) + KIMI_RESERVED):
+        unnamed: dict[str, Any] = {
+            "content": f"<|reserved_token_{id_}|>",
+            "special": True,
+            "normalized": False,
+        }
+        backend.add_tokens([AddedToken(**unnamed | table(named.get(str(id_))))])
     return PreTrainedTokenizerFast(tokenizer_object=backend, **config)
+
+
+def open_known(folder: Path) -> "PreTrainedTokenizerBase | None":
+    """The tokenizer of a folder in one of these forms; None for any other."""
+    if (folder / PLAMO_VOCABULARY).exists():
+        return open_plamo(folder)
+    named = object_in(folder / "tokenizer_config.json").get("tokenizer_class") == "TikTokenTokenizer"
+    kimi = named and (folder / KIMI_VOCABULARY).exists() and not (folder / "tokenizer.json").exists()
+    return open_kimi(folder) if kimi else None
 
 
 def _content(token: Any) -> str:
