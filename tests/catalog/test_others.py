@@ -110,15 +110,18 @@ def test_what_lies_beside_a_file_of_ollama_is_told(
     assert main(["import", "org/tiny:4b"]) == 0
     assert "Without what lies beside it: params, projector." in capsys.readouterr().out
     for name, media, told in (
-        ("tuned", ("model", "adapter"), "a model and an adapter"),
-        ("cut", ("model", "model"), "a model in several files"),
-        ("arrays", ("tensor", "tensor", "json"), "a model in Ollama's layout of safetensors"),
+        ("tuned", ("model", "adapter"), "(model: 1, adapter: 1)"),
+        ("cut", ("model", "model"), "(model: 2)"),
+        ("arrays", ("tensor", "tensor", "json"), "(tensor: 2)"),
     ):
         ollama(folder, f"registry.ollama.ai/org/{name}/4b", *media)
         assert main(["list", "--json", name]) == 0
         assert told in capsys.readouterr().out
         assert main(["import", f"org/{name}:4b"]) == 1
-        assert f"org/{name}:4b is {told}, which is not read here" in capsys.readouterr().err
+        assert (
+            f"org/{name}:4b is not one GGUF file but layers of Ollama's {told}, which are not"
+            in capsys.readouterr().err
+        )
     blob.unlink()
     for verb, name in (("import", "org/tiny:4b"), ("show", "org/tuned:4b")):
         assert main([verb, name]) == 1

@@ -104,6 +104,7 @@ LM_STUDIO_POINTER: Final = ".lmstudio-home-pointer"
 OMLX: Final = ".omlx"
 OLLAMA: Final = ".ollama/models"
 LAYER: Final = "application/vnd.ollama.image."
+PARTS: Final = ("model", "adapter", "tensor")  # layers that hold weights
 DIGEST: Final = re.compile(r"sha256[:-][0-9a-f]+")
 REGISTRY, LIBRARY = "registry.ollama.ai", "library"
 """The parts of a manifest's path that Ollama leaves out of a name."""
@@ -167,9 +168,9 @@ def _ollama(folder: Path) -> Iterator[Found]:
         registry, space, name, tag = path.relative_to(manifests).parts
         layers = layers_of(path)
         shown = [registry] * (registry != REGISTRY) + [space] * (space != LIBRARY) + [name]
-        models = [each for kind in ("model", "tensor") for each in layers.get(kind, ())]
-        if models and DIGEST.fullmatch(models[0]):
-            blob = folder / "blobs" / models[0].replace(":", "-")
+        first = next((layers[kind][0] for kind in PARTS if kind in layers), "")
+        if DIGEST.fullmatch(first):
+            blob = folder / "blobs" / first.replace(":", "-")
             yield Found(f"{'/'.join(shown)}:{tag}", blob, "Ollama", path)
 
 
@@ -188,18 +189,17 @@ def imported_as(name: str) -> str:
     return re.sub("[/:]", "-", name).lower()
 
 
-NOT_READ: Final = {"adapter": "a model and an adapter", "tensor": "a model in Ollama's layout of safetensors"}
-
-
 def unread(found: Found) -> str | None:
     """What is told of another program's model that can't be imported; None for a GGUF file."""
     if not found.folder.is_file():
         return f"The file of {found.id} is missing: fetch it with {found.source} again."
     layers = layers_of(found.root)
-    what = [NOT_READ[kind] for kind in NOT_READ if kind in layers]
-    what += ["a model in several files"] * (len(layers.get("model", ())) > 1)
-    told = "which is not read here: `pippin search` finds its publisher's files."
-    return f"{found.id} is {what[0]}, {told}" if what else None
+    parts = {kind: len(layers[kind]) for kind in PARTS if kind in layers}
+    if parts in ({}, {"model": 1}):
+        return None
+    told = ", ".join(f"{kind}: {count}" for kind, count in parts.items())
+    way = "which are not read here: `pippin search` finds its publisher's files."
+    return f"{found.id} is not one GGUF file but layers of Ollama's ({told}), {way}"
 
 
 def way_out(found: Found) -> str:

@@ -116,11 +116,7 @@ def open_kimi(folder: Path) -> "PreTrainedTokenizerBase":
     backend, config = converter.converted(), object_in(folder / "tokenizer_config.json")
     named = table(config.pop("added_tokens_decoder", None))
     for id_ in range(len(ranks), len(ranks) + KIMI_RESERVED):
-        unnamed: dict[str, Any] = {
-            "content": f"<|reserved_token_{id_}|>",
-            "special": True,
-            "normalized": False,
-        }
+        unnamed: dict[str, Any] = {"content": f"<|reserved_token_{id_}|>", "special": True}
         backend.add_tokens([AddedToken(**unnamed | table(named.get(str(id_))))])
     return PreTrainedTokenizerFast(tokenizer_object=backend, **config)
 
