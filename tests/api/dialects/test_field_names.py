@@ -10,7 +10,7 @@ from pippin.core.conversation import Audio, Image, Missing, ToolResult, Video
 from pippin.core.errors import ErrorReport, FieldName, renamed
 from pippin.core.events import Accepted, Failed
 from pippin.core.tasks import Generate
-from tests.api.fakes import MODEL, SEQUENCES, FakeRun, FakeService, application, client_of
+from tests.api.fakes import MODEL, FakeRun, FakeService, application, client_of
 
 Body = dict[str, Any]
 REFUSED = "ftp://a.example/i.png"

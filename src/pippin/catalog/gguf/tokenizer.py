@@ -125,9 +125,8 @@ class _Vocabulary:
         self.ids = {token: number for number, token in enumerate(self.tokens)}
         if len(self.ids) != len(self.tokens):
             raise metadata.unsupported("a token stands in its vocabulary twice")
-        types = metadata.find("tokenizer.ggml.token_type", list[float]) or [TokenType.NORMAL] * len(
-            self.tokens
-        )
+        given = metadata.find("tokenizer.ggml.token_type", list[float])
+        types = given or [TokenType.NORMAL] * len(self.tokens)
         if len(types) != len(self.tokens):
             raise metadata.unsupported("its vocabulary and the list of token types differ in length")
         self.types = [
