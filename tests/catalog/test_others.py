@@ -80,8 +80,26 @@ def test_the_files_of_ollama_have_the_names_of_ollama(home: Path, roots: Catalog
     ollama(folder, "hf.co/org/tiny/Q4_0", "model")
     ollama(folder, "registry.ollama.ai/library/cloud/latest", "license")
     assert set(sources(roots)) == {"tiny:latest", "org/tiny:4b", "hf.co/org/tiny:Q4_0"}
-    with pytest.raises(ServerError, match="`pippin import tiny:latest`"):
-        Catalog(ServerOptions(), roots).resolve("tiny:latest")
+    for name in ("tiny:latest", "tiny"):
+        with pytest.raises(ServerError, match="`pippin import tiny:latest`"):
+            Catalog(ServerOptions(), roots).resolve(name)
+    assert main(["import", "tiny"]) == 0
+
+
+def test_files_lie_below_the_folders_of_lm_studio_and_projectors_are_no_models(
+    home: Path, roots: CatalogRoots
+) -> None:
+    folder = home / ".lmstudio" / "models" / "org" / "big"
+    (folder / "Q4_0").mkdir(parents=True)
+    for name in (
+        "Q4_0/big-00001-of-00002",
+        "Q4_0/big-00002-of-00002",
+        "big-Q8_0",
+        "big-mmproj-f16",
+        "MMPROJ-big",
+    ):
+        (folder / f"{name}.gguf").touch()
+    assert set(sources(roots)) == {"org/big/Q4_0/big-00001-of-00002", "org/big/big-Q8_0"}
 
 
 def test_what_lies_beside_a_file_of_ollama_is_told(
@@ -89,11 +107,21 @@ def test_what_lies_beside_a_file_of_ollama_is_told(
 ) -> None:
     folder = home / ".ollama" / "models"
     blob = ollama(folder, "registry.ollama.ai/org/tiny/4b", "model", "params", "projector", "license")
-    ollama(folder, "registry.ollama.ai/org/tuned/4b", "model", "adapter")
     assert main(["import", "org/tiny:4b"]) == 0
     assert "Without what lies beside it: params, projector." in capsys.readouterr().out
-    assert main(["import", "org/tuned:4b"]) == 1
-    assert "org/tuned:4b is a model and an adapter" in capsys.readouterr().err
+    for name, media, told in (
+        ("tuned", ("model", "adapter"), "(model: 1, adapter: 1)"),
+        ("cut", ("model", "model"), "(model: 2)"),
+        ("arrays", ("tensor", "tensor", "json"), "(tensor: 2)"),
+    ):
+        ollama(folder, f"registry.ollama.ai/org/{name}/4b", *media)
+        assert main(["list", "--json", name]) == 0
+        assert told in capsys.readouterr().out
+        assert main(["import", f"org/{name}:4b"]) == 1
+        assert (
+            f"org/{name}:4b is not one GGUF file but layers of Ollama's {told}, which are not"
+            in capsys.readouterr().err
+        )
     blob.unlink()
     for verb, name in (("import", "org/tiny:4b"), ("show", "org/tuned:4b")):
         assert main([verb, name]) == 1
@@ -115,16 +143,22 @@ def test_a_file_is_imported_by_its_name(
     file.parent.mkdir(parents=True)
     file.write_bytes(blob.read_bytes())
     (file.parent / "mmproj-tiny.gguf").touch()
+    linked = roots.hub / "models--org--of-the-hub" / "snapshots" / "a0" / "Q4_0" / "hub.gguf"
+    linked.parent.mkdir(parents=True)
+    linked.symlink_to(blob)
     before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
     assert main(["import", "org/tiny:4b"]) == 0
     assert main(["import", "org/tiny-GGUF/tiny-Q4_0"]) == 0
+    assert main(["import", "org/of-the-hub/Q4_0/hub"]) == 0
     assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
     capsys.readouterr()
     assert main(["list", "--json"]) == 0
     listed = {each["id"]: each["source"] for each in json.loads(capsys.readouterr().out)}
     assert listed == {
+        "org-of-the-hub-q4_0-hub": "import",
         "org-tiny-4b": "import",
         "org-tiny-gguf-tiny-q4_0": "import",
+        "org/of-the-hub/Q4_0/hub": "hub",
         "org/tiny-GGUF/tiny-Q4_0": "LM Studio",
         "org/tiny:4b": "Ollama",
     }

@@ -464,6 +464,8 @@ class Catalog:
         if matches:
             message = f"`model` {name!r} could mean any of: {', '.join(matches)}. Give the whole name."
             raise ServerError("invalid_request", message, "model")
+        if (file := by_id.get(f"{name}:latest")) is not None:  # as Ollama reads a name
+            return file
         claude = self._options.claude_model
         if claude is not None and name.startswith("claude-") and not claude.startswith("claude-"):
             return self._named(claude, every=True)

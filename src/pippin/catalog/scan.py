@@ -42,10 +42,12 @@ def scan_hub(hub: Path) -> Iterator[Found]:
     for entry in _folders(hub):
         if not entry.name.startswith(HUB_PREFIX):
             continue
-        root = Path(entry.path)
+        root, name = Path(entry.path), entry.name.removeprefix(HUB_PREFIX).replace("--", "/")
         snapshot = snapshot_of(root)
         if snapshot is not None and (_is_model(snapshot) or any(root.glob("blobs/*.incomplete"))):
-            yield Found(entry.name.removeprefix(HUB_PREFIX).replace("--", "/"), snapshot, "hub", root)
+            yield Found(name, snapshot, "hub", root)
+        elif snapshot is not None:
+            yield from _files(snapshot, "**/*.gguf", "hub", name)
 
 
 def scan_folder(folder: Path, source: Source) -> Iterator[Found]:
@@ -102,6 +104,7 @@ LM_STUDIO_POINTER: Final = ".lmstudio-home-pointer"
 OMLX: Final = ".omlx"
 OLLAMA: Final = ".ollama/models"
 LAYER: Final = "application/vnd.ollama.image."
+PARTS: Final = ("model", "adapter", "tensor")  # layers that hold weights
 DIGEST: Final = re.compile(r"sha256[:-][0-9a-f]+")
 REGISTRY, LIBRARY = "registry.ollama.ai", "library"
 """The parts of a manifest's path that Ollama leaves out of a name."""
@@ -144,15 +147,18 @@ def scan_others(folders: tuple[tuple[Source, Path], ...]) -> Iterator[Found]:
             yield from _ollama(folder)
         else:
             yield from scan_folder(folder, source)
-            yield from _files(folder, source)
+            # In and below folders PUBLISHER/NAME.
+            yield from _files(folder, "*/*/**/*.gguf", source)
 
 
-def _files(folder: Path, source: Source) -> Iterator[Found]:
-    """GGUF files in folders PUBLISHER/NAME; of one in several parts the first."""
-    for path in sorted(folder.glob("*/*/*.gguf")):
+def _files(folder: Path, pattern: str, source: Source, *above: str) -> Iterator[Found]:
+    """GGUF files in a folder, of one in several parts the first, under their paths below `above`."""
+    for path in sorted(folder.glob(pattern)):
         first = "-of-" not in path.stem or "-00001-of-" in path.stem
-        if first and path.is_file() and not path.name.startswith("mmproj"):
-            yield Found("/".join((*path.relative_to(folder).parts[:-1], path.stem)), path, source, path)
+        if first and path.is_file() and "mmproj" not in path.name.lower():
+            yield Found(
+                "/".join((*above, *path.relative_to(folder).parts[:-1], path.stem)), path, source, path
+            )
 
 
 def _ollama(folder: Path) -> Iterator[Found]:
@@ -162,8 +168,9 @@ def _ollama(folder: Path) -> Iterator[Found]:
         registry, space, name, tag = path.relative_to(manifests).parts
         layers = layers_of(path)
         shown = [registry] * (registry != REGISTRY) + [space] * (space != LIBRARY) + [name]
-        if len(models := layers.get("model", [])) == 1 and DIGEST.fullmatch(models[0]):
-            blob = folder / "blobs" / models[0].replace(":", "-")
+        first = next((layers[kind][0] for kind in PARTS if kind in layers), "")
+        if DIGEST.fullmatch(first):
+            blob = folder / "blobs" / first.replace(":", "-")
             yield Found(f"{'/'.join(shown)}:{tag}", blob, "Ollama", path)
 
 
@@ -182,8 +189,19 @@ def imported_as(name: str) -> str:
     return re.sub("[/:]", "-", name).lower()
 
 
-def way_out(found: Found) -> str:
-    """What is told of a GGUF file that a request or a person names."""
+def unread(found: Found) -> str | None:
+    """What is told of another program's model that can't be imported; None for a GGUF file."""
     if not found.folder.is_file():
         return f"The file of {found.id} is missing: fetch it with {found.source} again."
-    return f"{found.id} is a GGUF file of {found.source}: `pippin import {found.id}` makes a model of it."
+    layers = layers_of(found.root)
+    parts = {kind: len(layers[kind]) for kind in PARTS if kind in layers}
+    if parts in ({}, {"model": 1}):
+        return None
+    told = ", ".join(f"{kind}: {count}" for kind, count in parts.items())
+    way = "which are not read here: `pippin search` finds its publisher's files."
+    return f"{found.id} is not one GGUF file but layers of Ollama's ({told}), {way}"
+
+
+def way_out(found: Found) -> str:
+    """What is told of a GGUF file that a request or a person names."""
+    return unread(found) or f"{found.id} is a GGUF file: `pippin import {found.id}` makes a model of it."

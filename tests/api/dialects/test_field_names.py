@@ -10,7 +10,7 @@ from pippin.core.conversation import Audio, Image, Missing, ToolResult, Video
 from pippin.core.errors import ErrorReport, FieldName, renamed
 from pippin.core.events import Accepted, Failed
 from pippin.core.tasks import Generate
-from tests.api.fakes import MODEL, FakeService, application, client_of
+from tests.api.fakes import MODEL, FakeRun, FakeService, application, client_of
 
 Body = dict[str, Any]
 REFUSED = "ftp://a.example/i.png"
@@ -239,12 +239,21 @@ def test_a_later_refusal_names_what_the_client_wrote(path: str, body: Body, own:
     assert param_of(path, asyncio.run(reply_to(path, body, failing))) == field
 
 
-def test_of_several_prompts_the_one_is_named_that_was_refused() -> None:
-    service = FakeService()
-    service.refusal = ErrorReport(kind="invalid_request", message="Your prompt is too long.", param="prompt")
-    error = asyncio.run(reply_to(COMPLETIONS, {"prompt": ["Hi", "Ho"]}, service))
-    assert error["param"] in ("prompt[0]", "prompt[1]")
-    assert error["message"] == f"Your {error['param']} is too long."
+@pytest.mark.parametrize("late", [False, True])
+def test_of_several_prompts_the_one_is_named_that_was_refused(late: bool) -> None:
+    told = ErrorReport(kind="invalid_request", message="Your prompt is too long.", param="prompt")
+
+    class Refusing(FakeService):
+        async def start(self, task: Any, **named: Any) -> FakeRun:
+            if task.request.prompt == "Hi":
+                return await super().start(task, **named)
+            other = FakeService([Accepted(3), Failed(told)])
+            other.refusal = None if late else told
+            return await other.start(task, **named)
+
+    error = asyncio.run(reply_to(COMPLETIONS, {"prompt": ["Hi", "Ho"]}, Refusing()))
+    assert error["param"] == "prompt[1]"
+    assert error["message"] == "Your prompt[1] is too long."
 
 
 @pytest.mark.parametrize("streamed", [False, True])

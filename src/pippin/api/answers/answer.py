@@ -23,7 +23,7 @@ from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import EventStream, LargeWork, Presence, WatchedPresence, drawn_bytes
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import collect
-from pippin.core.errors import ErrorKind, ErrorReport, FieldName, ServerError, renamed
+from pippin.core.errors import ErrorKind, ErrorReport, ServerError, renamed
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta, Restarted, Timings
 from pippin.core.models import ModelState
 from pippin.core.tasks import CountTokens, Generate, Task
@@ -110,15 +110,14 @@ class Operation:
     def generates(self) -> bool:
         return isinstance(self.tasks[0], Generate)
 
-    @property
-    def names(self) -> tuple[FieldName, ...]:
-        """What the client's API calls the fields of the tasks, which all come from one body."""
-        first = self.tasks[0]
-        return first.request.names if isinstance(first, Generate | CountTokens) else ()
+    def in_its_words(self, report: ErrorReport, number: int) -> ErrorReport:
+        """A report of a task with what the client's API calls the task's fields."""
+        task = self.tasks[number]
+        return renamed(report, task.request.names) if isinstance(task, Generate | CountTokens) else report
 
 
 async def start_runs(operation: Operation, ids: Sequence[str], account: str) -> list[AnyRun]:
-    """Start the runs of all tasks, or none. Raises the first `ServerError`.
+    """Start the runs of all tasks, or none. Raises the first `ServerError`, in the words of the client's API.
 
     Not a method: an exception would keep the frames of this function, and thereby the answer that keeps the exception.
     """
@@ -126,17 +125,22 @@ async def start_runs(operation: Operation, ids: Sequence[str], account: str) -> 
         operation.start(task, model=operation.model, id=own, account=account)
         for task, own in zip(operation.tasks, ids, strict=True)
     ]
-    if len(starts) == 1:
-        return [await starts[0]]
-    starting = [asyncio.create_task(each) for each in starts]
+    several: list[asyncio.Task[AnyRun]] = []
     try:
-        return await asyncio.gather(*starting)
-    except BaseException:
-        for each in starting:
+        if len(starts) == 1:
+            return [await starts[0]]
+        several = [asyncio.create_task(each) for each in starts]
+        return await asyncio.gather(*several)
+    except BaseException as error:
+        for each in several:
             each.cancel()
-        for outcome in await asyncio.gather(*starting, return_exceptions=True):
+        outcomes = await asyncio.gather(*several, return_exceptions=True)
+        for outcome in outcomes:
             if not isinstance(outcome, BaseException):
                 await outcome.aclose()
+        if isinstance(error, ServerError):
+            number = outcomes.index(error) if several else 0
+            raise ServerError.of(operation.in_its_words(error.report, number)) from None
         raise
 
 
@@ -216,7 +220,7 @@ class Answer:
             raise self._fail(self.failure or GONE)
         # Not caught: it would keep this frame, and the answer, which keeps the exception: a cycle with the body in it.
         if isinstance(error := self._starting.exception(), ServerError):
-            raise self._fail(renamed(error.report, self.operation.names))
+            raise self._fail(error.report)
         self._runs = self._starting.result()
         self._open = set(range(len(self._runs)))
         self.start_ms = (asyncio.get_running_loop().time() - self.began) * 1000
@@ -324,7 +328,7 @@ class Answer:
         """The number of a run, and its next events; no events once all runs have ended."""
         number, events = (0, await self._runs[0].take()) if len(self._runs) == 1 else await self._take_any()
         if events and isinstance(failed := events[-1], Failed):
-            report = renamed(failed.error, self.operation.names)
+            report = self.operation.in_its_words(failed.error, number)
             events = [*events[:-1], msgspec.structs.replace(failed, error=report)]
         if warnings := self._warnings.get(number):
             events = [

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from pippin.catalog.gguf.reader import Metadata
+from pippin.catalog.gguf.reader import COUNT, Metadata
 
 Config = dict[str, Any]
 
@@ -84,18 +84,18 @@ class Architecture(Struct, frozen=True):
 
 
 def _common(metadata: Metadata) -> Config:
-    heads = metadata.count("{arch}.attention.head_count")
-    hidden = metadata.count("{arch}.embedding_length")
+    heads = metadata.get("{arch}.attention.head_count", COUNT)
+    hidden = metadata.get("{arch}.embedding_length", COUNT)
     config: Config = {
         "hidden_size": hidden,
-        "num_hidden_layers": metadata.count("{arch}.block_count"),
-        "intermediate_size": metadata.count("{arch}.feed_forward_length"),
+        "num_hidden_layers": metadata.get("{arch}.block_count", COUNT),
+        "intermediate_size": metadata.get("{arch}.feed_forward_length", COUNT),
         "num_attention_heads": heads,
-        "num_key_value_heads": metadata.find_count("{arch}.attention.head_count_kv") or heads,
-        "head_dim": metadata.find_count("{arch}.attention.key_length") or hidden // heads,
-        "max_position_embeddings": metadata.count("{arch}.context_length"),
-        "rms_norm_eps": metadata.real("{arch}.attention.layer_norm_rms_epsilon"),
-        "rope_theta": metadata.find_real("{arch}.rope.freq_base") or 10000.0,
+        "num_key_value_heads": metadata.find("{arch}.attention.head_count_kv", COUNT) or heads,
+        "head_dim": metadata.find("{arch}.attention.key_length", COUNT) or hidden // heads,
+        "max_position_embeddings": metadata.get("{arch}.context_length", COUNT),
+        "rms_norm_eps": metadata.get("{arch}.attention.layer_norm_rms_epsilon", float),
+        "rope_theta": metadata.find("{arch}.rope.freq_base", float) or 10000.0,
     }
     if scaling := _rope_scaling(metadata, config):
         config["rope_scaling"] = scaling
@@ -104,21 +104,21 @@ def _common(metadata: Metadata) -> Config:
 
 
 def _check(metadata: Metadata, config: Config) -> None:
-    if (metadata.find_count("split.count") or 1) > 1:
+    if (metadata.find("split.count", COUNT) or 1) > 1:
         raise metadata.unsupported("it is one part of several; join them with llama.cpp's gguf-split first")
-    if metadata.find_count("{arch}.expert_count"):
+    if metadata.find("{arch}.expert_count", COUNT):
         raise metadata.unsupported("mixtures of experts are not among the architectures that can be imported")
-    value_length = metadata.find_count("{arch}.attention.value_length")
+    value_length = metadata.find("{arch}.attention.value_length", COUNT)
     if value_length is not None and value_length != config["head_dim"]:
         raise metadata.unsupported("its keys and values are of different lengths")
-    rotated = metadata.find_count("{arch}.rope.dimension_count")
+    rotated = metadata.find("{arch}.rope.dimension_count", COUNT)
     if rotated is not None and rotated != config["head_dim"]:
         raise metadata.unsupported("only a part of each head is rotated")
-    if metadata.find_flag("{arch}.attention.causal") is False:
+    if metadata.find("{arch}.attention.causal", bool) is False:
         raise metadata.unsupported("its tokens see those behind them (attention.causal)")
     for key, neutral in UNREAD.items():
         reads = metadata.architecture == "gemma3" and key == "attention.sliding_window"
-        if not reads and (value := metadata.find_real(f"{{arch}}.{key}")) not in (None, 0.0, neutral):
+        if not reads and (value := metadata.find(f"{{arch}}.{key}", float)) not in (None, 0.0, neutral):
             raise metadata.unsupported(f"its {key} of {value} is not read")
     if config["num_attention_heads"] % config["num_key_value_heads"] or config["head_dim"] % 2:
         raise metadata.unsupported("its numbers of heads do not fit together")
@@ -127,19 +127,19 @@ def _check(metadata: Metadata, config: Config) -> None:
 
 
 def _rope_scaling(metadata: Metadata, config: Config) -> Config | None:
-    method = metadata.find_text("{arch}.rope.scaling.type")
+    method = metadata.find("{arch}.rope.scaling.type", str)
     # Older files have no key for the type; this key implies linear.
-    factor = metadata.find_real("{arch}.rope.scaling.factor") or metadata.find_real(
-        "{arch}.rope.scale_linear"
+    factor = metadata.find("{arch}.rope.scaling.factor", float) or metadata.find(
+        "{arch}.rope.scale_linear", float
     )
     if method in (None, "linear") and factor not in (None, 0.0, 1.0):
         return {"rope_type": "linear", "factor": factor}
     if method == "yarn" and factor is not None:
-        original = metadata.find_count("{arch}.rope.scaling.original_context_length")
+        original = metadata.find("{arch}.rope.scaling.original_context_length", COUNT)
         names = ("beta_fast", "beta_slow")
-        found = {name: metadata.find_real(f"{{arch}}.rope.scaling.yarn_{name}") for name in names}
+        found = {name: metadata.find(f"{{arch}}.rope.scaling.yarn_{name}", float) for name in names}
         # llama.cpp multiplies the usual factor by this.
-        if grown := metadata.find_real("{arch}.rope.scaling.attn_factor"):
+        if grown := metadata.find("{arch}.rope.scaling.attn_factor", float):
             found["attention_factor"] = grown * (0.1 * math.log(factor) + 1)
         return {
             "rope_type": "yarn",
@@ -164,9 +164,9 @@ def _gemma3(metadata: Metadata, config: Config) -> Config:
     return {
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": head if config["num_hidden_layers"] == 62 else config["head_dim"],
-        "sliding_window": metadata.count("gemma3.attention.sliding_window"),
-        "sliding_window_pattern": metadata.find_count("gemma3.attention.sliding_window_pattern") or 6,
-        "rope_local_base_freq": metadata.find_real("gemma3.rope.freq_base_swa") or 10000.0,
+        "sliding_window": metadata.get("gemma3.attention.sliding_window", COUNT),
+        "sliding_window_pattern": metadata.find("gemma3.attention.sliding_window_pattern", COUNT) or 6,
+        "rope_local_base_freq": metadata.find("gemma3.rope.freq_base_swa", float) or 10000.0,
     }
 
 

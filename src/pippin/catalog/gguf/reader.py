@@ -13,7 +13,7 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -242,6 +242,15 @@ class _Header:
 
 
 COUNT: Any = Annotated[int, Meta(ge=0, lt=2**31)]
+"""An integer from 0 to below 2^31."""
+WANTED: Final[dict[Any, str]] = {
+    COUNT: "a whole number",
+    bool: "true or false",
+    float: "a number",
+    str: "a text",
+    list[float]: "a list of numbers",
+    list[str]: "a list of texts",
+}
 Found = TypeVar("Found")
 
 
@@ -253,45 +262,31 @@ class Metadata(Struct, frozen=True):
 
     @property
     def architecture(self) -> str:
-        return self.text("general.architecture")
+        return self.get("general.architecture", str)
 
-    def find_text(self, key: str) -> str | None:
-        return self._find(key, str, "a text")
+    def find(self, key: str, type: type[Found]) -> Found | None:
+        """The value of a key, of one of the types in `WANTED`; None where the file lacks it."""
+        value: Any = self.values.get(self._full(key))
+        try:
+            found: Any = None if value is None else convert(value, type)
+        except msgspec.ValidationError:
+            raise self.wrong(key, value, WANTED[type]) from None
+        if isinstance(found, float):
+            if not math.isfinite(found):
+                raise self.wrong(key, value, WANTED[type])
+            # The file stores float32: 9.999999747378752e-06 stands for 1e-05.
+            found = float(f"{found:.7g}")
+        return cast(Found | None, found)
 
-    def text(self, key: str) -> str:
-        return self._required(key, self.find_text(key))
-
-    def find_count(self, key: str) -> int | None:
-        """An integer from 0 to below 2^31."""
-        return self._find(key, COUNT, "a whole number")
-
-    def count(self, key: str) -> int:
-        value = self._required(key, self.find_count(key))
-        if value == 0:
-            raise self.wrong(key, value, "a whole number above 0")
+    def get(self, key: str, type: type[Found]) -> Found:
+        """The value of a key that the file must have; of counts, one above 0."""
+        value = self.find(key, type)
+        if value is None:
+            message = f"{self.file} cannot be imported: its metadata lacks the key {self._full(key)}."
+            raise ServerError("invalid_request", message, "path")
+        if type is COUNT and value == 0:
+            raise self.wrong(key, 0, f"{WANTED[type]} above 0")
         return value
-
-    def find_real(self, key: str) -> float | None:
-        value = self._find(key, float, "a number")
-        if value is not None and not math.isfinite(value):
-            raise self.wrong(key, value, "a number")
-        # The file stores float32: 9.999999747378752e-06 stands for 1e-05.
-        return None if value is None else float(f"{value:.7g}")
-
-    def real(self, key: str) -> float:
-        return self._required(key, self.find_real(key))
-
-    def find_flag(self, key: str) -> bool | None:
-        return self._find(key, bool, "true or false")
-
-    def find_texts(self, key: str) -> list[str] | None:
-        return self._find(key, list[str], "a list of texts")
-
-    def texts(self, key: str) -> list[str]:
-        return self._required(key, self.find_texts(key))
-
-    def find_reals(self, key: str) -> list[float] | None:
-        return self._find(key, list[float], "a list of numbers")
 
     def wrong(self, key: str, value: Value | None, wanted: str) -> ServerError:
         shown = repr(value) if isinstance(value, (int, float, bool)) else f"{str(value)[:40]!r}"
@@ -302,18 +297,5 @@ class Metadata(Struct, frozen=True):
     def unsupported(self, what: str) -> ServerError:
         return ServerError("unsupported", f"{self.file} cannot be imported: {what}.", "path")
 
-    def _find(self, key: str, type: type[Found], wanted: str) -> Found | None:
-        value = self.values.get(self._full(key))
-        try:
-            return None if value is None else convert(value, type)
-        except msgspec.ValidationError:
-            raise self.wrong(key, value, wanted) from None
-
     def _full(self, key: str) -> str:
         return key.replace("{arch}", str(self.values.get("general.architecture"))[:60])
-
-    def _required(self, key: str, value: Found | None) -> Found:
-        if value is None:
-            message = f"{self.file} cannot be imported: its metadata lacks the key {self._full(key)}."
-            raise ServerError("invalid_request", message, "path")
-        return value

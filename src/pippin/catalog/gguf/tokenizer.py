@@ -8,7 +8,7 @@ from gguf import TokenType
 from msgspec import Struct
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from pippin.catalog.gguf.reader import Metadata
+from pippin.catalog.gguf.reader import COUNT, Metadata
 from pippin.core.errors import ServerError
 
 Json = dict[str, Any]
@@ -83,7 +83,7 @@ class TokenizerFiles(Struct, frozen=True):
 def convert_tokenizer(metadata: Metadata) -> TokenizerFiles:
     """Convert the file's tokenizer. Raises `ServerError` unless it is byte-level BPE or SentencePiece's BPE."""
     vocabulary = _Vocabulary(metadata)
-    match metadata.text("tokenizer.ggml.model"):
+    match metadata.get("tokenizer.ggml.model", str):
         case "gpt2":
             tokenizer, begins = _byte_level(metadata, vocabulary)
         case "llama":
@@ -92,9 +92,9 @@ def convert_tokenizer(metadata: Metadata) -> TokenizerFiles:
             raise metadata.unsupported(
                 f"its tokenizer is of the kind {other[:40]!r}; gpt2 and llama are understood"
             )
-    add_bos = metadata.find_flag("tokenizer.ggml.add_bos_token")
+    add_bos = metadata.find("tokenizer.ggml.add_bos_token", bool)
     add_bos = begins if add_bos is None else add_bos
-    if metadata.find_flag("tokenizer.ggml.add_eos_token"):
+    if metadata.find("tokenizer.ggml.add_eos_token", bool):
         raise metadata.unsupported("it wants an end token behind every prompt, which no chat model does")
     tokenizer.add_tokens(vocabulary.added())
     bos = vocabulary.find("bos")
@@ -121,11 +121,12 @@ class _Vocabulary:
 
     def __init__(self, metadata: Metadata) -> None:
         self.metadata = metadata
-        self.tokens = metadata.texts("tokenizer.ggml.tokens")
+        self.tokens = metadata.get("tokenizer.ggml.tokens", list[str])
         self.ids = {token: number for number, token in enumerate(self.tokens)}
         if len(self.ids) != len(self.tokens):
             raise metadata.unsupported("a token stands in its vocabulary twice")
-        types = metadata.find_reals("tokenizer.ggml.token_type") or [TokenType.NORMAL] * len(self.tokens)
+        given = metadata.find("tokenizer.ggml.token_type", list[float])
+        types = given or [TokenType.NORMAL] * len(self.tokens)
         if len(types) != len(self.tokens):
             raise metadata.unsupported("its vocabulary and the list of token types differ in length")
         self.types = [
@@ -136,7 +137,7 @@ class _Vocabulary:
         ]
 
     def find(self, role: str) -> int | None:
-        number = self.metadata.find_count(f"tokenizer.ggml.{role}_token_id")
+        number = self.metadata.find(f"tokenizer.ggml.{role}_token_id", COUNT)
         if number is not None and number >= len(self.tokens):
             raise self.metadata.unsupported(f"its {role} token is not in its vocabulary")
         return number
@@ -151,14 +152,14 @@ class _Vocabulary:
 
 
 def _byte_level(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
-    name = metadata.find_text("tokenizer.ggml.pre")
+    name = metadata.find("tokenizer.ggml.pre", str)
     pre = PRE_TOKENIZERS.get(name or "")
     if pre is None:
         known = ", ".join(PRE_TOKENIZERS)
         what = "it does not say" if name is None else f"{name[:40]!r} is unknown"
         raise metadata.unsupported(f"how its tokenizer cuts text into words, {what} (known: {known})")
     merges = []
-    for line in metadata.texts("tokenizer.ggml.merges"):
+    for line in metadata.get("tokenizer.ggml.merges", list[str]):
         left, space, right = line.partition(" ")
         if not space or not {left, right, left + right} <= vocabulary.ids.keys():
             message = f"{metadata.file} cannot be imported: its tokenizer merges {line[:60]!r}, which are not tokens."
@@ -173,7 +174,7 @@ def _byte_level(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Tokenizer,
 
 
 def _sentencepiece(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
-    scores = metadata.find_reals("tokenizer.ggml.scores")
+    scores = metadata.find("tokenizer.ggml.scores", list[float])
     if scores is None or len(scores) != len(vocabulary.tokens):
         raise metadata.unsupported("its tokenizer has no score for each token")
     unknown = vocabulary.find("unknown")
@@ -185,7 +186,7 @@ def _sentencepiece(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Tokeniz
         byte_fallback=True,
     )
     tokenizer = Tokenizer(model)
-    prefixed = metadata.find_flag("tokenizer.ggml.add_space_prefix") is not False
+    prefixed = metadata.find("tokenizer.ggml.add_space_prefix", bool) is not False
     before, after = ([normalizers.Prepend(SPACE)], [decoders.Strip(" ", 1, 0)]) if prefixed else ([], [])
     tokenizer.normalizer = normalizers.Sequence([*before, normalizers.Replace(" ", SPACE)])
     tokenizer.decoder = decoders.Sequence(
@@ -218,18 +219,18 @@ def _config(metadata: Metadata, vocabulary: _Vocabulary, add_bos: bool) -> Json:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "add_bos_token": add_bos,
         "clean_up_tokenization_spaces": False,
-        "model_max_length": metadata.count("{arch}.context_length"),
+        "model_max_length": metadata.get("{arch}.context_length", COUNT),
     }
     for name, role in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
         number = vocabulary.find(role)
         if number is not None:
             config[f"{name}_token"] = vocabulary.tokens[number]
-    template = metadata.find_text("tokenizer.chat_template")
+    template = metadata.find("tokenizer.chat_template", str)
     named = [
         {"name": name, "template": text}
-        for name in metadata.find_texts("tokenizer.chat_templates") or []
+        for name in metadata.find("tokenizer.chat_templates", list[str]) or []
         if TEMPLATE_NAME.fullmatch(name) and name != "default"
-        if (text := metadata.find_text(f"tokenizer.chat_template.{name}")) is not None
+        if (text := metadata.find(f"tokenizer.chat_template.{name}", str)) is not None
     ]
     if template is not None:
         config["chat_template"] = [{"name": "default", "template": template}, *named] if named else template

@@ -48,8 +48,7 @@ def _listed(entry: "CatalogEntry") -> tuple[str, ...]:
     info = entry.info
     if info is None:
         state = "incomplete" if entry.incomplete else "not usable"
-        if entry.found.is_gguf and entry.found.folder.is_file():
-            return (entry.found.id, *5 * ("-",), f"{entry.found.source}: `pippin import {entry.found.id}`")
+        state = entry.found.source if entry.found.is_gguf else state
         return (entry.found.id, *5 * ("-",), f"{state}: {entry.error.message if entry.error else '-'}")
     return (
         info.id,
@@ -141,7 +140,7 @@ def rm(parsed: Namespace) -> int:
 
 @verb(
     "import",
-    argument("file", help="the GGUF file, or its name among the models of LM Studio or Ollama"),
+    argument("file", help="the GGUF file, or its name in `pippin list`"),
     argument("--name", help="the model's name; the file's if not given"),
     switch("--if-missing", help="do nothing if the name is taken"),
 )
@@ -150,19 +149,16 @@ def import_model(parsed: Namespace) -> int:
     imports, file, left = places.imports, Path(parsed.file), list[str]()
     name = parsed.name or file.stem.lower()
     if not file.exists():
-        from pippin.catalog.scan import imported_as, layers_of, scan_others, way_out
+        from pippin.catalog.scan import imported_as, layers_of, scan_hub, scan_others, unread
 
-        found = next((each for each in scan_others(places.others) if each.id == parsed.file), None)
+        called = (parsed.file, f"{parsed.file}:latest")  # as Ollama's own commands read a name
+        here = (*scan_hub(places.hub), *scan_others(places.others))
+        found = next((each for each in here if each.id in called), None)
         if found is not None and found.is_gguf:
+            if (why := unread(found)) is not None:
+                raise ServerError("model_not_found", why)
             file, name = found.folder, parsed.name or imported_as(found.id)
-            layers = layers_of(found.root)
-            if "adapter" in layers:
-                raise ServerError(
-                    "unsupported", f"{found.id} is a model and an adapter, which is not read here."
-                )
-            if not file.is_file():
-                raise ServerError("model_not_found", way_out(found))
-            left = sorted(layers.keys() & {"params", "projector", "system"})
+            left = sorted(layers_of(found.root).keys() & {"params", "projector", "system"})
     if parsed.if_missing and (imports / name / "config.json").is_file():
         return 0
     from pippin.catalog.gguf import import_gguf

@@ -1,5 +1,6 @@
 """Tokenizers that checkpoints hold as Python code: read from their vocabularies, they give the tokens of that code."""
 
+import base64
 import json
 import random
 from pathlib import Path
@@ -61,3 +62,43 @@ def test_a_vocabulary_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match="can't be read") as caught:
         Tokenizer.load(tmp_path)
     assert caught.value.report.kind == "load_failed"
+
+
+def test_kimis_ranks_are_read_without_its_code(tmp_path: Path) -> None:
+    """As tiktoken reads them: words are joined by rank, runs of Han are words of their own, and so are markers."""
+    words = [bytes((byte,)) for byte in range(256)]
+    words += [
+        b"he",
+        b"ll",
+        b"hell",
+        b"hello",
+        "日".encode(),
+        "本".encode(),
+        "日本".encode(),
+        b"12",
+        b"123",
+        b"'s",
+    ]
+    lines = (b"%s %d" % (base64.b64encode(word), rank) for rank, word in enumerate(words))
+    (tmp_path / "tiktoken.model").write_bytes(b"\n".join(lines))
+    first = len(words)
+    named = {"content": "<|im_end|>", "special": True, "lstrip": False, "rstrip": False, "normalized": False}
+    settings = {
+        "tokenizer_class": "TikTokenTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", None]},
+        "added_tokens_decoder": {str(first + 2): named},
+        "eos_token": "<|im_end|>",
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "kimi_k2", "vocab_size": first + 256}))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.eos == {first + 2}
+    for text, wanted in (
+        ("hello's", [words.index(b"hello"), words.index(b"'s")]),
+        ("日本a", [words.index("日本".encode()), ord("a")]),
+        ("1234", [words.index(b"123"), ord("4")]),
+        ("<|im_end|>", [first + 2]),
+        (f"<|reserved_token_{first + 255}|>", [first + 255]),
+    ):
+        assert tokenizer.encode(text) == wanted, text
+        assert tokenizer.decode(wanted) == text

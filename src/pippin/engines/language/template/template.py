@@ -104,7 +104,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, finalize=_writable)
         del self.globals["lipsum"]
-        self.filters["tojson"] = _to_json
+        self.filters["tojson"] = functools.partial(json.dumps, ensure_ascii=False)
         self.filters = {name: _limited(name, each) for name, each in self.filters.items()}
         self.filters |= {each.__name__: each for each in (_counted, _joined, _writable)}
 
@@ -379,15 +379,3 @@ def _raise(message: str) -> None:
 
 def _strftime_now(format: str) -> str:
     return datetime.datetime.now().strftime(format)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )

@@ -1,17 +1,29 @@
 """Tokenizers that checkpoints hold as Python code or as models of SentencePiece only, built from their vocabularies."""
 
+import base64
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
 
-from pippin.core.published import object_in
+from pippin.core.published import object_in, table
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PLAMO_VOCABULARY = "tokenizer.jsonl"
+KIMI_VOCABULARY = "tiktoken.model"
+KIMI_RESERVED = 256
+"""Ids behind the vocabulary, of which tokenizer_config.json names some."""
+
+_ANY, _CONTRACTION = r"\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]", "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_UPPER, _LOWER = rf"[\p{{Lu}}\p{{Lt}}{_ANY}", rf"[\p{{Ll}}{_ANY}"
+KIMI_WORDS = (
+    rf"\p{{Han}}+|[^\r\n\p{{L}}\p{{N}}]?(?:{_UPPER}*{_LOWER}+|{_UPPER}+{_LOWER}*){_CONTRACTION}|\p{{N}}{{1,3}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How Kimi's texts are cut: as GPT-4o's, with runs of Han apart."""
 SENTENCEPIECE = "tokenizer.model"
 SPACE = "▁"  # SentencePiece's substitute for a space
 OF_BPE = 2
@@ -89,6 +101,33 @@ def open_plamo(folder: Path) -> "PreTrainedTokenizerBase":
         chat_template=config.get("chat_template"),
         **{name: token for name, token in names.items() if token in known},
     )
+
+
+def open_kimi(folder: Path) -> "PreTrainedTokenizerBase":
+    """The tokenizer of Kimi's and Moonlight's models without its own code. A line of the vocabulary is a word in
+    base64 and its rank. Raises `OSError` or `ValueError` for files that can't be read."""
+    from transformers import PreTrainedTokenizerFast
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+
+    rows = (line.split() for line in (folder / KIMI_VOCABULARY).read_text("ascii").splitlines())
+    ranks = {base64.b64decode(word): int(rank) for word, rank in rows}
+    converter: Any = TikTokenConverter(pattern=KIMI_WORDS)
+    converter.load_tiktoken_bpe = lambda _: ranks  # its own needs the package
+    backend, config = converter.converted(), object_in(folder / "tokenizer_config.json")
+    named = table(config.pop("added_tokens_decoder", None))
+    for id_ in range(len(ranks), len(ranks) + KIMI_RESERVED):
+        unnamed: dict[str, Any] = {"content": f"<|reserved_token_{id_}|>", "special": True}
+        backend.add_tokens([AddedToken(**unnamed | table(named.get(str(id_))))])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **config)
+
+
+def open_known(folder: Path) -> "PreTrainedTokenizerBase | None":
+    """The tokenizer of a folder in one of these forms; None for any other."""
+    if (folder / PLAMO_VOCABULARY).exists():
+        return open_plamo(folder)
+    named = object_in(folder / "tokenizer_config.json").get("tokenizer_class") == "TikTokenTokenizer"
+    kimi = named and (folder / KIMI_VOCABULARY).exists() and not (folder / "tokenizer.json").exists()
+    return open_kimi(folder) if kimi else None
 
 
 def _content(token: Any) -> str:

@@ -20,12 +20,7 @@ from pippin.core.errors import ServerError
 from pippin.core.parameters import OF_CHECKPOINTS, OfEveryAnswer, left_out
 from pippin.core.published import chat_templates, fields_in, find_json, mistaken, name_of, object_in, table
 from pippin.engines.language.kept import files_of, kept
-from pippin.engines.language.text.fast_forms import (
-    PLAMO_VOCABULARY,
-    SENTENCEPIECE,
-    as_sentencepiece,
-    open_plamo,
-)
+from pippin.engines.language.text.fast_forms import SENTENCEPIECE, as_sentencepiece, open_known
 from pippin.engines.language.text.stored_words import StoredWords, opened, stored, without_dropout
 from pippin.engines.refusals import refused
 
@@ -456,10 +451,7 @@ class Read(Struct, frozen=True):
 
 def _read_whole(folder: Path, *, trust_remote_code: bool) -> Read:
     """Raises what transformers raises."""
-    if (folder / PLAMO_VOCABULARY).exists():
-        found = open_plamo(folder)
-    else:
-        found = _from_transformers(folder, trust_remote_code=trust_remote_code)
+    found = open_known(folder) or _from_transformers(folder, trust_remote_code=trust_remote_code)
     backend = found.backend_tokenizer
     return Read(
         stored(_as_stored(folder, backend)),
