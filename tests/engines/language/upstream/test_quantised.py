@@ -18,6 +18,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.upstream.quantised import unquantised
 from tests.engines.language.bench import PLAN
 from tests.engines.tiny_models import TinyModels
 
@@ -335,8 +336,8 @@ def written(folder: Path, source: Path, settings: dict[str, Any] | None, tensors
     return folder
 
 
-def logits(folder: Path) -> mx.array:
-    info = ModelInfo(id="m", kind="language", path=str(folder), architecture="llama")
+def logits(folder: Path, kind: str = "llama") -> mx.array:
+    info = ModelInfo(id="m", kind="language", path=str(folder), architecture=kind)
     model, _ = load_weights(info, PLAN, lambda *_: None)
     return model(TOKENS)
 
@@ -373,6 +374,60 @@ def both(source: Path, folder: Path, name: str) -> tuple[Path, Path]:
 def test_the_numbers_of_a_format_are_the_models(source: Path, tmp_path: Path, name: str) -> None:
     folder, unpacked = both(source, tmp_path, name)
     assert mx.allclose(logits(folder), logits(unpacked), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gptq 4 bits", "packed with zeros", "mxfp4"])
+def test_packed_experts_are_stacked_with_their_scales(
+    tiny_models: TinyModels, tmp_path: Path, name: str
+) -> None:
+    source = tiny_models("qwen3_moe")
+    settings, pack = FORMATS[name]
+    tensors, stand_for = {}, {}
+    for tensor, array in load_file(source / "model.safetensors").items():
+        if ".switch_mlp." not in tensor:
+            tensors[tensor] = stand_for[tensor] = plain(array)
+            continue
+        for number, each in enumerate(array):
+            path = tensor.replace("switch_mlp", f"experts.{number}")
+            found, numbers = pack(each)
+            tensors |= {path.removesuffix("weight") + leaf: stored for leaf, stored in found.items()}
+            stand_for[path] = plain(numbers.astype(np.float32))
+    packed = written(tmp_path / "packed", source, settings, tensors)
+    expected = logits(written(tmp_path / "plain", source, None, stand_for), "qwen3_moe")
+    assert mx.allclose(logits(packed, "qwen3_moe"), expected, atol=1e-4)
+
+
+def matrix_of(name: str, kind: str, module: str, rows: int) -> tuple[dict[str, mx.array], Floats]:
+    """The arrays of a matrix, packed as a format says, for a type of models, and the numbers of its first rows."""
+    settings, pack = FORMATS[name]
+    tensors, numbers = pack(np.random.default_rng(0).normal(size=(96, 64)).astype(np.float32))
+    arrays = {
+        f"{module}.{leaf}": mx.from_fp8(mx.array(array)) if stored == "F8_E4M3" else mx.array(array)
+        for leaf, (stored, array) in tensors.items()
+    }
+    for leaf, words in {"qweight": rows, "scales": rows, "qzeros": rows // 8}.items():
+        if rows < len(numbers):
+            arrays[f"{module}.{leaf}"] = arrays[f"{module}.{leaf}"][:, :words]
+    return unquantised(arrays, {"model_type": kind, "quantization_config": settings}, mx.float32), numbers[
+        :rows
+    ]
+
+
+OPENED = {"deepseek_v3": "model.layers.0.self_attn.kv_b_proj", "falcon_h1": "model.layers.0.mamba.in_proj"}
+
+
+@pytest.mark.parametrize("kind", OPENED)
+@pytest.mark.parametrize("name", ["awq", "packed with zeros", "mxfp4", "mxfp8"])
+def test_what_a_class_takes_apart_is_unpacked(kind: str, name: str) -> None:
+    found, numbers = matrix_of(name, kind, OPENED[kind], 96)
+    assert np.allclose(found.pop(f"{OPENED[kind]}.weight"), numbers, atol=1e-3)
+    assert not found
+
+
+def test_the_zeros_of_a_matrix_need_not_fill_32_numbers() -> None:
+    found, numbers = matrix_of("gptq 4 bits", "llama", "q_proj", 16)
+    weight = mx.dequantize(*(found[f"q_proj.{leaf}"] for leaf in ("weight", "scales", "biases")), 32, 4)
+    assert np.allclose(weight, numbers, atol=1e-3)
 
 
 def test_settings_count_under_their_older_name(source: Path, tmp_path: Path) -> None:

@@ -40,6 +40,10 @@ MICRO: Final = 32  # numbers with one scale that is a power of two
 BITS: Final = (2, 3, 4, 5, 6, 8)
 FP4: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # and the same below zero
 AWQ_ORDER: Final = (0, 4, 1, 5, 2, 6, 3, 7)  # of the eight numbers of a word
+OPENED: Final = ("falcon_h1", "gpt2")
+"""Architectures whose classes multiply or transpose stored matrices, which must be unpacked for it."""
+SPLIT: Final = "kv_b_proj."
+"""The end of the matrices that classes of latent attention take apart, and pack anew where they are packed."""
 BESIDE: Final = ("input_scale", "activation_scale", "k_scale", "v_scale", "output_scale", "input_zero_point")
 """Scales of activations, which are not rounded here."""
 
@@ -59,7 +63,31 @@ def unquantised(arrays: Arrays, config: Config, wide: mx.Dtype) -> Arrays:
         raise ValueError(
             f"its weights are quantised by {settings.get('quant_method')}, which is not read here: {AGAIN}"
         )
-    return _Opened(arrays, settings, wide).all(read, config)
+    return _Opened(arrays, settings, wide, "" if config.get("model_type") in OPENED else SPLIT).all(
+        read, config
+    )
+
+
+def sanitized(sanitize: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
+    """What a class makes of the arrays of a checkpoint, with the scales and biases of packed ones where it has put
+    these: many classes rename and stack the weights of experts alone."""
+    found = sanitize(dict(arrays))
+    bare = [name for name in found if name.endswith(".weight") and found[name].dtype == mx.uint32]
+    bare = [name for name in bare if f"{name.removesuffix('weight')}scales" not in found]
+    for leaf in ("scales", "biases") if bare else ():
+        packing = {name for name in arrays if name.endswith((".scales", ".biases"))}
+        own = {name: array for name, array in arrays.items() if name not in packing}
+        placed = sanitize(own | {_weight_of(name): arrays[name] for name in packing if name.endswith(leaf)})
+        for name in [each for each in found if each.endswith(f".{leaf}") and _weight_of(each) not in found]:
+            del found[name]
+        for name in bare:
+            if name in placed and placed[name].dtype != mx.uint32:
+                found[f"{name.removesuffix('weight')}{leaf}"] = placed[name]
+    return found
+
+
+def _weight_of(name: str) -> str:
+    return f"{name.rpartition('.')[0]}.weight"
 
 
 def settle_packed(arrays: Arrays, config: Config) -> None:
@@ -112,8 +140,9 @@ def left_to_libraries(config: Mapping[str, Any], *, vision: bool) -> bool:
 class _Opened:
     """The arrays of one checkpoint while they are read."""
 
-    def __init__(self, arrays: Arrays, settings: Mapping[str, Any], wide: mx.Dtype) -> None:
-        self.arrays, self.settings, self.wide = dict(arrays), settings, wide
+    def __init__(self, arrays: Arrays, settings: Mapping[str, Any], wide: mx.Dtype, opened: str) -> None:
+        """`opened`: how the names of modules end that are unpacked."""
+        self.arrays, self.settings, self.wide, self.opened = dict(arrays), settings, wide, opened
 
     def all(self, read: "Callable[[_Opened], None]", config: Config) -> Arrays:
         read(self)
@@ -161,7 +190,7 @@ class _Opened:
         index = None if index is None or _is_in_order(index, scales.shape[1]) else index.astype(mx.int32)
         own = columns // scales.shape[1]
         group = next((each for each in GROUPS if own % each == 0), None)
-        if index is not None or group is None or columns % scales.shape[1]:
+        if index is not None or group is None or columns % scales.shape[1] or prefix.endswith(self.opened):
             places = mx.arange(columns) // own if index is None else index
             numbers = unpacked(packed, bits)
             found = (numbers - zeros[:, places]) * scales[:, places]
@@ -176,10 +205,10 @@ class _Opened:
 def unpacked(words: mx.array, bits: int) -> mx.array:
     """The numbers [..., n] in words of 32 bits, the lowest bits first, in float32."""
     count = _columns(words, bits)
-    rows = words.reshape(-1, words.shape[-1])
-    ones = mx.ones((rows.shape[0], count // 32))
+    rows = mx.pad(words.reshape(-1, words.shape[-1]), [(0, 0), (0, -words.shape[-1] % bits)])
+    ones = mx.ones((rows.shape[0], rows.shape[1] // bits))
     found = mx.dequantize(rows, ones, mx.zeros_like(ones), group_size=32, bits=bits)
-    return found.reshape(*words.shape[:-1], count)
+    return found[:, :count].reshape(*words.shape[:-1], count)
 
 
 def _columns(words: mx.array, bits: int) -> int:
@@ -188,6 +217,10 @@ def _columns(words: mx.array, bits: int) -> int:
 
 def _words(array: mx.array) -> mx.array:
     return mx.contiguous(array).view(mx.uint32)
+
+
+def _powers(exponents: mx.array) -> mx.array:
+    return mx.power(2.0, exponents.astype(mx.float32) - 127)
 
 
 def _is_in_order(index: mx.array, groups: int) -> bool:
@@ -223,8 +256,10 @@ def _fp8(opened: _Opened) -> None:
             if (weight := opened.arrays.get(prefix + own)) is None:
                 continue
             if scales.dtype == mx.uint8:  # powers of two for 32 numbers each, as MLX has them
-                opened.arrays |= {f"{prefix}weight": _words(mx.to_fp8(weight)), f"{prefix}scales": scales}
-                continue
+                if not prefix.endswith(opened.opened):
+                    opened.arrays |= {f"{prefix}weight": _words(mx.to_fp8(weight)), f"{prefix}scales": scales}
+                    continue
+                scales = _powers(scales)
             wide = weight.astype(mx.float32) * _spread(scales, weight.shape, block)
             opened.arrays[prefix + own] = wide.astype(opened.wide)
 
@@ -259,8 +294,10 @@ def _fp4(opened: _Opened, prefix: str, words: mx.array, scales: mx.array, factor
     if words.shape[-1] * 2 != scales.shape[-1] * (MICRO if scales.dtype == mx.uint8 else MICRO // 2):
         raise ValueError(f"its weights are {opened.settings['format']}, which is not read here: {AGAIN}")
     if scales.dtype == mx.uint8:
-        opened.arrays |= {f"{prefix}weight": _words(words), f"{prefix}scales": scales}
-        return
+        if not prefix.endswith(opened.opened):
+            opened.arrays |= {f"{prefix}weight": _words(words), f"{prefix}scales": scales}
+            return
+        scales = _powers(scales)
     points = mx.array([*FP4, *(-each for each in FP4)])
     numbers = points[mx.stack([words & 15, words >> 4], axis=-1).reshape(*words.shape[:-1], -1)]
     found = numbers * _spread(scales, numbers.shape) * factor

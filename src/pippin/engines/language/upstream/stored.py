@@ -16,7 +16,13 @@ from pippin.core.safetensors import digest_of, find_header, weight_files
 from pippin.engines.language.configuration import Config
 from pippin.engines.language.upstream.file_arrays import Files
 from pippin.engines.language.upstream.mends import classes_of
-from pippin.engines.language.upstream.quantised import Arrays, left_to_libraries, settle_packed, unquantised
+from pippin.engines.language.upstream.quantised import (
+    Arrays,
+    left_to_libraries,
+    sanitized,
+    settle_packed,
+    unquantised,
+)
 
 FP8 = "F8_E4M3"
 OTHER_SETTINGS = "hf_quant_config.json"  # ModelOpt's
@@ -141,7 +147,7 @@ def classes_in(folder: Path, aside: tuple[str, ...] = ()) -> Callable[[Config], 
             def once(_: Arrays) -> Any:
                 # An attribute of the model would hold all arrays as long as it lives.
                 del model.sanitize
-                return with_head(model, sanitize(arrays), config, {})
+                return with_head(model, sanitized(sanitize, arrays), config, {})
 
             model.sanitize = once
             return model
