@@ -234,6 +234,7 @@ def four_bits(*, group: int, by: str) -> Callable[[Floats], Packed]:
                 "weight_packed": words,
                 "weight_scale": stored,
                 "weight_global_scale": plain(1 / whole),
+                "input_global_scale": plain(whole),
             },
             "factor": {"weight": words, "weight_scale": stored, "weight_scale_2": plain(whole)},
         }
@@ -279,6 +280,10 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[Floats], Packed]]] = {
         {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 4},
         gptq(4),
     ),
+    "auto-round with zeros": (
+        {"quant_method": "auto-round", "packing_format": "auto_round"},
+        gptq(4, version=2),
+    ),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}, awq),
     "packed 4 bits": ({**COMPRESSED, "format": "pack-quantized"}, packed(4)),
     "packed 4 bits by rows": ({**COMPRESSED, "format": "pack-quantized"}, packed(4, 1)),
@@ -287,6 +292,14 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[Floats], Packed]]] = {
     "fp8 by rows": ({**COMPRESSED, "format": "float-quantized"}, by_rows),
     "fp8 whole": ({"quant_method": "modelopt", "quant_algo": "FP8"}, whole),
     "fp8 blocks": ({"quant_method": "fp8", "weight_block_size": [40, 40]}, blocks),
+    "fp8 blocks with powers of two": (
+        {"quant_method": "fp8", "weight_block_size": [40, 40], "scale_fmt": "ue8m0"},
+        blocks,
+    ),
+    "fp8 blocks of a group": (
+        {**COMPRESSED, "config_groups": {"group_0": {"weights": {"block_structure": [40, 40]}}}},
+        blocks,
+    ),
     "int8 by rows": ({**COMPRESSED, "format": "int-quantized"}, bytes_by_rows),
     "int8 by groups with zeros": ({**COMPRESSED, "format": "int-quantized"}, bytes_with_zeros(2)),
     "int8 whole with a zero": ({**COMPRESSED, "format": "int-quantized"}, bytes_with_zeros(1, whole=True)),
@@ -299,6 +312,10 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[Floats], Packed]]] = {
     "nvfp4 of ModelOpt": (
         {"quant_method": "modelopt", "quant_algo": "NVFP4"},
         four_bits(group=16, by="factor"),
+    ),
+    "several bits of ModelOpt": (
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
+        of_turns(by_rows, four_bits(group=16, by="factor")),
     ),
     "points of several bits": (
         {**COMPRESSED, "format": "mixed-precision"},
@@ -467,12 +484,23 @@ def test_integers_without_scales_are_refused_by_name(source: Path, tmp_path: Pat
     assert f"{tensor} holds integers (int8)" in refusal(written(tmp_path / "m", source, None, tensors))
 
 
+def test_packed_arrays_that_no_settings_tell_of_are_refused_by_name(source: Path, tmp_path: Path) -> None:
+    folder, _ = both(source, tmp_path, "gptq 4 bits")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"bits": 4}}))
+    assert "qweight is quantised, and no quantization_config says by what" in refusal(folder)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         {"quant_method": "aqlm"},
         {"quant_method": "hqq"},
         {"quant_method": "awq", "version": "gemv"},
+        {"quant_method": "gptq", "checkpoint_format": "marlin"},
+        {"quant_method": "gptq", "is_marlin_format": True},
+        {"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"},
+        {"quant_method": "auto-round", "packing_format": "auto_round:llm_compressor_nvfp4_e5m3"},
         {**COMPRESSED, "format": "marlin-24"},
         {**COMPRESSED, "transform_config": {"config_groups": {"u": {}}}},
     ],

@@ -6,6 +6,7 @@ A method has a function here, or is left to the libraries, or is refused by its 
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import mlx.core as mx
@@ -40,11 +41,38 @@ MICRO: Final = 32  # numbers with one scale that is a power of two
 BITS: Final = (2, 3, 4, 5, 6, 8)
 FP4: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # and the same below zero
 AWQ_ORDER: Final = (0, 4, 1, 5, 2, 6, 3, 7)  # of the eight numbers of a word
+OF_AUTO_ROUND: Final = {
+    "auto_round": "gptq_v2",
+    "auto_round:gptqmodel": "gptq_v2",
+    "auto_round:auto_gptq": "gptq",
+    "auto_round:auto_awq": "awq",
+    "awq": "awq",
+    "auto_round:llm_compressor": "compressed-tensors",
+}
+"""The forms of others in which AutoRound packs, by its names."""
+OF_MODELOPT: Final = (
+    "FP8",
+    "FP8_PER_CHANNEL_PER_TOKEN",
+    "MIXED_PRECISION",
+    "MXFP8",
+    "NVFP4",
+)
+"""The algorithms of ModelOpt that leave no more than scales beside a matrix."""
+PACKED: Final = (".qweight", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".SCB", ".absmax")
+"""What packed matrices have in their files, by the ends of names."""
 OPENED: Final = ("falcon_h1", "gpt2")
 """Architectures whose classes multiply or transpose stored matrices, which must be unpacked for it."""
 SPLIT: Final = "kv_b_proj."
 """The end of the matrices that classes of latent attention take apart, and pack anew where they are packed."""
-BESIDE: Final = ("input_scale", "activation_scale", "k_scale", "v_scale", "output_scale", "input_zero_point")
+BESIDE: Final = (
+    "input_scale",
+    "input_global_scale",
+    "activation_scale",
+    "k_scale",
+    "v_scale",
+    "output_scale",
+    "input_zero_point",
+)
 """Scales of activations, which are not rounded here."""
 
 
@@ -53,19 +81,26 @@ def unquantised(arrays: Arrays, config: Config, wide: mx.Dtype) -> Arrays:
     match; `wide` is the type of unpacked ones and of scales. `arrays` have FP8 numbers decoded. Raises `ValueError` for
     a method that is not read here."""
     settings = _settings(config)
-    method = settings.get("quant_method")
-    if method is None:
+    if "quant_method" not in settings:
+        if packed := next((name for name in arrays if name.endswith(PACKED)), None):
+            raise ValueError(f"{packed} is quantised, and no quantization_config says by what: {AGAIN}")
         return arrays
-    if method == "auto-round":
-        method = str(settings.get("packing_format", "")).rpartition("auto_")[2]
-    read = METHODS.get(str(method))
-    if read is None:
-        raise ValueError(
-            f"its weights are quantised by {settings.get('quant_method')}, which is not read here: {AGAIN}"
-        )
-    return _Opened(arrays, settings, wide, "" if config.get("model_type") in OPENED else SPLIT).all(
-        read, config
-    )
+    method, form = str(settings["quant_method"]), _form(settings)
+    if (read := METHODS.get(form)) is None:
+        named = method if form == method else f"{method} ({form})"
+        raise ValueError(f"its weights are quantised by {named}, which is not read here: {AGAIN}")
+    opened = "" if config.get("model_type") in OPENED else SPLIT
+    return _Opened(arrays, settings, wide, opened).all(read, config)
+
+
+def _form(settings: Mapping[str, Any]) -> str:
+    """The name in `METHODS` of a method, or of what its settings say of it."""
+    method, algorithm = str(settings["quant_method"]), settings.get("quant_algo", "FP8")
+    if method.endswith("auto-round"):
+        return OF_AUTO_ROUND.get(str(settings.get("packing_format")), method)
+    if method == "gptq":
+        return "marlin" if settings.get("is_marlin_format") else settings.get("checkpoint_format") or method
+    return str(algorithm) if method == "modelopt" and algorithm not in OF_MODELOPT else method
 
 
 def sanitized(sanitize: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
@@ -131,10 +166,14 @@ def left_to_libraries(config: Mapping[str, Any], *, vision: bool) -> bool:
     """Whether mlx-lm, or mlx-vlm for `vision`, gets the arrays as they are stored."""
     settings = _settings(config)
     method, algorithm = settings.get("quant_method"), settings.get("quant_algo")
-    if "quantization" in config or method in LEFT_TO_LIBRARIES or settings.get("scale_fmt") == "ue8m0":
+    # DeepSeek V4's classes unpack by themselves, and so do the libraries blocks as small as MLX's groups.
+    powers = settings.get("scale_fmt") == "ue8m0"
+    own = settings.get("weight_block_size") == [MICRO, MICRO] or "deepseek_v4" in str(
+        config.get("model_type")
+    )
+    if "quantization" in config or method in LEFT_TO_LIBRARIES or (powers and own):
         return True
-    nvfp4 = algorithm == "NVFP4" or settings.get("format") in LEFT_FORMATS
-    return (vision and nvfp4) or (method == "modelopt" and algorithm not in ("FP8", "NVFP4"))
+    return vision and (algorithm == "NVFP4" or settings.get("format") in LEFT_FORMATS)
 
 
 class _Opened:
@@ -143,6 +182,11 @@ class _Opened:
     def __init__(self, arrays: Arrays, settings: Mapping[str, Any], wide: mx.Dtype, opened: str) -> None:
         """`opened`: how the names of modules end that are unpacked."""
         self.arrays, self.settings, self.wide, self.opened = dict(arrays), settings, wide, opened
+
+    @property
+    def groups(self) -> list[Config]:
+        """What compressed-tensors says of each group of modules."""
+        return list((self.settings.get("config_groups") or {}).values())
 
     def all(self, read: "Callable[[_Opened], None]", config: Config) -> Arrays:
         read(self)
@@ -249,14 +293,17 @@ def _fp8(opened: _Opened) -> None:
         "weight_scale_2", "weight_scale"
     ):  # ModelOpt's numbers of 4 bits
         _fp4(opened, prefix, opened.arrays[f"{prefix}weight"], scales, scale)
-    block = opened.settings.get("weight_block_size") or (BLOCK, BLOCK)
+    told = [(each.get("weights") or {}).get("block_structure") for each in opened.groups]
+    block = opened.settings.get("weight_block_size") or next(filter(None, told), (BLOCK, BLOCK))
     for suffix in ("weight_scale_inv", "weight_scale", "gate_up_proj_scale_inv", "down_proj_scale_inv"):
         own = suffix.removesuffix("_inv").removesuffix("_scale")
         for prefix, (scales,) in opened.taken(suffix):
             if (weight := opened.arrays.get(prefix + own)) is None:
                 continue
-            if scales.dtype == mx.uint8:  # powers of two for 32 numbers each, as MLX has them
-                if not prefix.endswith(opened.opened):
+            if scales.dtype == mx.uint8:
+                # Powers of two for 32 numbers each are as MLX has them.
+                micro = scales.size * MICRO == weight.size
+                if micro and not prefix.endswith(opened.opened):
                     opened.arrays |= {f"{prefix}weight": _words(mx.to_fp8(weight)), f"{prefix}scales": scales}
                     continue
                 scales = _powers(scales)
@@ -292,7 +339,7 @@ def _compressed(opened: _Opened) -> None:
 def _fp4(opened: _Opened, prefix: str, words: mx.array, scales: mx.array, factor: mx.array | float) -> None:
     """A matrix of two numbers a byte, the lower half first: packed as it is where its scales are powers of two."""
     if words.shape[-1] * 2 != scales.shape[-1] * (MICRO if scales.dtype == mx.uint8 else MICRO // 2):
-        raise ValueError(f"its weights are {opened.settings['format']}, which is not read here: {AGAIN}")
+        raise ValueError(f"its weights are {opened.settings.get('format')}, which is not read here: {AGAIN}")
     if scales.dtype == mx.uint8:
         if not prefix.endswith(opened.opened):
             opened.arrays |= {f"{prefix}weight": _words(words), f"{prefix}scales": scales}
@@ -304,8 +351,7 @@ def _fp4(opened: _Opened, prefix: str, words: mx.array, scales: mx.array, factor
     opened.arrays[f"{prefix}weight"] = found.astype(opened.wide)
 
 
-def _gptq(opened: _Opened) -> None:
-    above = 0 if opened.settings.get("checkpoint_format") == "gptq_v2" else 1
+def _gptq(opened: _Opened, above: int = 1) -> None:
     for prefix, (words, zeros, scales) in opened.taken("qweight", "qzeros", "scales"):
         # Some modules may have other bits than the settings say of most.
         bits = zeros.shape[1] * 32 // scales.shape[1]
@@ -362,6 +408,7 @@ METHODS: Final[dict[str, Callable[[_Opened], None]]] = {
     "modelopt": _fp8,
     "compressed-tensors": _compressed,
     "gptq": _gptq,
+    "gptq_v2": partial(_gptq, above=0),
     "awq": _awq,
     "bitsandbytes": _bitsandbytes,
 }
