@@ -484,6 +484,14 @@ def test_integers_without_scales_are_refused_by_name(source: Path, tmp_path: Pat
     assert f"{tensor} holds integers (int8)" in refusal(written(tmp_path / "m", source, None, tensors))
 
 
+def test_buffers_that_older_transformers_saved_are_left_out(tiny_models: TinyModels, tmp_path: Path) -> None:
+    source = tiny_models("qwen3_moe")
+    tensors = {name: plain(array) for name, array in load_file(source / "model.safetensors").items()}
+    expected = logits(written(tmp_path / "plain", source, None, tensors), "qwen3_moe")
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = plain(np.ones(8, np.float32))
+    assert mx.array_equal(logits(written(tmp_path / "m", source, None, tensors), "qwen3_moe"), expected)
+
+
 def test_packed_arrays_that_no_settings_tell_of_are_refused_by_name(source: Path, tmp_path: Path) -> None:
     folder, _ = both(source, tmp_path, "gptq 4 bits")
     config = json.loads((folder / "config.json").read_text())

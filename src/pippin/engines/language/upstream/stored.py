@@ -31,6 +31,8 @@ OF_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)\.\w+$")
 EMBEDDING = re.compile(
     r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|embeddings?)\.weight$"
 )
+COMPUTED = (".rotary_emb.inv_freq", ".masked_bias")
+"""Buffers that older versions of transformers saved, by the ends of names; the libraries' models compute them."""
 OF_MEDIA = re.compile(r"vision|visual|audio|image|patch|position")
 TIED = "tie_word_embeddings"
 TYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
@@ -55,7 +57,8 @@ def read_arrays(folder: Path, config: Config, files: Files | None = None, *, vis
             files.note(arrays, path, header)
         for name, array in arrays.items():
             # transformers saves the parts that a model has none of, such as shared experts, with no numbers in them.
-            if chosen.owners[name] == path and array.size:
+            counts = chosen.owners[name] == path and array.size
+            if counts and (vision or not name.endswith(COMPUTED)):
                 # MLX loads FP8 numbers as bytes.
                 eight = decodes and header.arrays[name].dtype == FP8
                 found[name] = mx.from_fp8(array, dtype=wide) if eight else array
