@@ -296,10 +296,6 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[Floats], Packed]]] = {
         {"quant_method": "fp8", "weight_block_size": [40, 40], "scale_fmt": "ue8m0"},
         blocks,
     ),
-    "fp8 blocks of a group": (
-        {**COMPRESSED, "config_groups": {"group_0": {"weights": {"block_structure": [40, 40]}}}},
-        blocks,
-    ),
     "int8 by rows": ({**COMPRESSED, "format": "int-quantized"}, bytes_by_rows),
     "int8 by groups with zeros": ({**COMPRESSED, "format": "int-quantized"}, bytes_with_zeros(2)),
     "int8 whole with a zero": ({**COMPRESSED, "format": "int-quantized"}, bytes_with_zeros(1, whole=True)),

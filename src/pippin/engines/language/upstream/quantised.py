@@ -41,22 +41,7 @@ MICRO: Final = 32  # numbers with one scale that is a power of two
 BITS: Final = (2, 3, 4, 5, 6, 8)
 FP4: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # and the same below zero
 AWQ_ORDER: Final = (0, 4, 1, 5, 2, 6, 3, 7)  # of the eight numbers of a word
-OF_AUTO_ROUND: Final = {
-    "auto_round": "gptq_v2",
-    "auto_round:gptqmodel": "gptq_v2",
-    "auto_round:auto_gptq": "gptq",
-    "auto_round:auto_awq": "awq",
-    "awq": "awq",
-    "auto_round:llm_compressor": "compressed-tensors",
-}
-"""The forms of others in which AutoRound packs, by its names."""
-OF_MODELOPT: Final = (
-    "FP8",
-    "FP8_PER_CHANNEL_PER_TOKEN",
-    "MIXED_PRECISION",
-    "MXFP8",
-    "NVFP4",
-)
+OF_MODELOPT: Final = "FP8 FP8_PER_CHANNEL_PER_TOKEN MIXED_PRECISION MXFP8 NVFP4".split()
 """The algorithms of ModelOpt that leave no more than scales beside a matrix."""
 PACKED: Final = (".qweight", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".SCB", ".absmax")
 """What packed matrices have in their files, by the ends of names."""
@@ -65,13 +50,7 @@ OPENED: Final = ("falcon_h1", "gpt2")
 SPLIT: Final = "kv_b_proj."
 """The end of the matrices that classes of latent attention take apart, and pack anew where they are packed."""
 BESIDE: Final = (
-    "input_scale",
-    "input_global_scale",
-    "activation_scale",
-    "k_scale",
-    "v_scale",
-    "output_scale",
-    "input_zero_point",
+    "input_scale input_global_scale activation_scale output_scale input_zero_point k_scale v_scale"
 )
 """Scales of activations, which are not rounded here."""
 
@@ -97,32 +76,12 @@ def _form(settings: Mapping[str, Any]) -> str:
     """The name in `METHODS` of a method, or of what its settings say of it."""
     method, algorithm = str(settings["quant_method"]), settings.get("quant_algo", "FP8")
     if method.endswith("auto-round"):
-        return OF_AUTO_ROUND.get(str(settings.get("packing_format")), method)
+        packing = str(settings.get("packing_format", "auto_gptq")).removeprefix("auto_round:")
+        # Its own form is that of GPTQ with zeros as they are.
+        return "gptq_v2" if packing in ("auto_round", "gptqmodel") else packing.removeprefix("auto_")
     if method == "gptq":
         return "marlin" if settings.get("is_marlin_format") else settings.get("checkpoint_format") or method
     return str(algorithm) if method == "modelopt" and algorithm not in OF_MODELOPT else method
-
-
-def sanitized(sanitize: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
-    """What a class makes of the arrays of a checkpoint, with the scales and biases of packed ones where it has put
-    these: many classes rename and stack the weights of experts alone."""
-    found = sanitize(dict(arrays))
-    bare = [name for name in found if name.endswith(".weight") and found[name].dtype == mx.uint32]
-    bare = [name for name in bare if f"{name.removesuffix('weight')}scales" not in found]
-    for leaf in ("scales", "biases") if bare else ():
-        packing = {name for name in arrays if name.endswith((".scales", ".biases"))}
-        own = {name: array for name, array in arrays.items() if name not in packing}
-        placed = sanitize(own | {_weight_of(name): arrays[name] for name in packing if name.endswith(leaf)})
-        for name in [each for each in found if each.endswith(f".{leaf}") and _weight_of(each) not in found]:
-            del found[name]
-        for name in bare:
-            if name in placed and placed[name].dtype != mx.uint32:
-                found[f"{name.removesuffix('weight')}{leaf}"] = placed[name]
-    return found
-
-
-def _weight_of(name: str) -> str:
-    return f"{name.rpartition('.')[0]}.weight"
 
 
 def settle_packed(arrays: Arrays, config: Config) -> None:
@@ -166,12 +125,11 @@ def left_to_libraries(config: Mapping[str, Any], *, vision: bool) -> bool:
     """Whether mlx-lm, or mlx-vlm for `vision`, gets the arrays as they are stored."""
     settings = _settings(config)
     method, algorithm = settings.get("quant_method"), settings.get("quant_algo")
-    # DeepSeek V4's classes unpack by themselves, and so do the libraries blocks as small as MLX's groups.
-    powers = settings.get("scale_fmt") == "ue8m0"
-    own = settings.get("weight_block_size") == [MICRO, MICRO] or "deepseek_v4" in str(
-        config.get("model_type")
-    )
-    if "quantization" in config or method in LEFT_TO_LIBRARIES or (powers and own):
+    # DeepSeek V4's classes unpack by themselves, and the libraries unpack blocks as small as MLX's groups.
+    small = settings.get("weight_block_size") == [MICRO, MICRO]
+    own = small or "deepseek_v4" in str(config.get("model_type"))
+    powers = own and settings.get("scale_fmt") == "ue8m0"
+    if "quantization" in config or method in LEFT_TO_LIBRARIES or powers:
         return True
     return vision and (algorithm == "NVFP4" or settings.get("format") in LEFT_FORMATS)
 
@@ -183,14 +141,9 @@ class _Opened:
         """`opened`: how the names of modules end that are unpacked."""
         self.arrays, self.settings, self.wide, self.opened = dict(arrays), settings, wide, opened
 
-    @property
-    def groups(self) -> list[Config]:
-        """What compressed-tensors says of each group of modules."""
-        return list((self.settings.get("config_groups") or {}).values())
-
     def all(self, read: "Callable[[_Opened], None]", config: Config) -> Arrays:
         read(self)
-        self._drop(BESIDE)
+        self._drop(*BESIDE.split())
         config["quantization_config"] = NONE
         if not any(name.endswith(".scales") for name in self.arrays):
             return self.arrays
@@ -198,9 +151,6 @@ class _Opened:
             name: array.astype(self.wide) if mx.issubdtype(array.dtype, mx.floating) else array
             for name, array in self.arrays.items()
         }
-
-    def take(self, name: str) -> mx.array | None:
-        return self.arrays.pop(name, None)
 
     def taken(self, *names: str) -> Iterator[tuple[str, list[mx.array]]]:
         """The prefix and the arrays of these names of each module that has the first. Raises `ValueError` where one of
@@ -211,10 +161,17 @@ class _Opened:
                 raise ValueError(f"{prefix}{names[0]} has no {' or '.join(names[1:])}")
             yield prefix, [self.arrays.pop(prefix + name) for name in names]
 
-    def _drop(self, leaves: tuple[str, ...]) -> None:
+    def _drop(self, *leaves: str) -> None:
         self.arrays = {
             name: array for name, array in self.arrays.items() if name.rpartition(".")[2] not in leaves
         }
+
+    def keep(self, prefix: str, numbers: mx.array, scales: mx.array) -> bool:
+        """Whether numbers with a power of two for 32 each stay packed, as MLX has them, too."""
+        if prefix.endswith(self.opened):
+            return False
+        self.arrays |= {f"{prefix}weight": _words(numbers), f"{prefix}scales": scales}
+        return True
 
     def put(
         self,
@@ -289,22 +246,17 @@ def _spread(found: mx.array, shape: tuple[int, ...], block: Sequence[int] = (1, 
 
 def _fp8(opened: _Opened) -> None:
     """Scales for blocks, rows or whole matrices, by the name that DeepSeek gave them or another."""
-    for prefix, (scale, scales) in opened.taken(
-        "weight_scale_2", "weight_scale"
-    ):  # ModelOpt's numbers of 4 bits
+    # ModelOpt's numbers of 4 bits have scales of scales.
+    for prefix, (scale, scales) in opened.taken("weight_scale_2", "weight_scale"):
         _fp4(opened, prefix, opened.arrays[f"{prefix}weight"], scales, scale)
-    told = [(each.get("weights") or {}).get("block_structure") for each in opened.groups]
-    block = opened.settings.get("weight_block_size") or next(filter(None, told), (BLOCK, BLOCK))
+    block = opened.settings.get("weight_block_size") or (BLOCK, BLOCK)
     for suffix in ("weight_scale_inv", "weight_scale", "gate_up_proj_scale_inv", "down_proj_scale_inv"):
         own = suffix.removesuffix("_inv").removesuffix("_scale")
         for prefix, (scales,) in opened.taken(suffix):
             if (weight := opened.arrays.get(prefix + own)) is None:
                 continue
             if scales.dtype == mx.uint8:
-                # Powers of two for 32 numbers each are as MLX has them.
-                micro = scales.size * MICRO == weight.size
-                if micro and not prefix.endswith(opened.opened):
-                    opened.arrays |= {f"{prefix}weight": _words(mx.to_fp8(weight)), f"{prefix}scales": scales}
+                if scales.size * MICRO == weight.size and opened.keep(prefix, mx.to_fp8(weight), scales):
                     continue
                 scales = _powers(scales)
             wide = weight.astype(mx.float32) * _spread(scales, weight.shape, block)
@@ -319,11 +271,14 @@ def _compressed(opened: _Opened) -> None:
         raise ValueError(f"its weights are {what} (compressed-tensors), which is not read here: {AGAIN}")
     for prefix, (words, scales) in opened.taken("weight_packed", "weight_scale"):
         if words.dtype == mx.uint8:
-            scale = opened.take(f"{prefix}weight_global_scale")
+            scale = opened.arrays.pop(f"{prefix}weight_global_scale", None)
             _fp4(opened, prefix, words, scales, 1.0 if scale is None else 1 / scale)
             continue
-        zeros, index = opened.take(f"{prefix}weight_zero_point"), opened.take(f"{prefix}weight_g_idx")
-        shape = opened.take(f"{prefix}weight_shape")
+        zeros, index = (
+            opened.arrays.pop(f"{prefix}weight_zero_point", None),
+            opened.arrays.pop(f"{prefix}weight_g_idx", None),
+        )
+        shape = opened.arrays.pop(f"{prefix}weight_shape", None)
         bits = 4 if shape is None else words.shape[-1] * 32 // int(np.asarray(shape)[-1])
         scales = mx.broadcast_to(scales.reshape(1, 1), (words.shape[0], 1)) if scales.size == 1 else scales
         middle = mx.full(scales.shape, float(1 << (bits - 1)))
@@ -341,8 +296,7 @@ def _fp4(opened: _Opened, prefix: str, words: mx.array, scales: mx.array, factor
     if words.shape[-1] * 2 != scales.shape[-1] * (MICRO if scales.dtype == mx.uint8 else MICRO // 2):
         raise ValueError(f"its weights are {opened.settings.get('format')}, which is not read here: {AGAIN}")
     if scales.dtype == mx.uint8:
-        if not prefix.endswith(opened.opened):
-            opened.arrays |= {f"{prefix}weight": _words(words), f"{prefix}scales": scales}
+        if opened.keep(prefix, words, scales):
             return
         scales = _powers(scales)
     points = mx.array([*FP4, *(-each for each in FP4)])
@@ -356,7 +310,7 @@ def _gptq(opened: _Opened, above: int = 1) -> None:
         # Some modules may have other bits than the settings say of most.
         bits = zeros.shape[1] * 32 // scales.shape[1]
         offsets = unpacked(_words(zeros), bits)[:, : scales.shape[1]] + above
-        index = opened.take(f"{prefix}g_idx")
+        index = opened.arrays.pop(f"{prefix}g_idx", None)
         opened.put(prefix, _words(words.T), bits, scales.T, offsets.T, index)
 
 
@@ -385,13 +339,13 @@ def _bitsandbytes(opened: _Opened) -> None:
         if (name := f"{prefix}weight") in opened.arrays:
             numbers = opened.arrays[name].astype(mx.float32)
             opened.arrays[name] = (numbers * (scales.astype(mx.float32) / 127)[:, None]).astype(opened.wide)
-    opened._drop(("weight_format",))
+    opened._drop("weight_format")
 
 
 def _four_bits(opened: _Opened, name: str, told: Mapping[str, Any]) -> mx.array:
     """A matrix of bitsandbytes: a table's numbers, the higher half of a byte first, times the largest of each block."""
     words, table, largest = (opened.arrays.pop(name + leaf) for leaf in ("", ".quant_map", ".absmax"))
-    if (inner := opened.take(f"{name}.nested_quant_map")) is not None:
+    if (inner := opened.arrays.pop(f"{name}.nested_quant_map", None)) is not None:
         outer = opened.arrays.pop(f"{name}.nested_absmax")
         sizes = mx.repeat(outer, told["nested_blocksize"])[: largest.size]
         largest = inner[largest.reshape(-1)] * sizes + told["nested_offset"]

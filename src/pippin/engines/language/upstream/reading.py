@@ -25,9 +25,15 @@ from pippin.engines.language.upstream.fields import (
 )
 from pippin.engines.language.upstream.mends import SHARED, make_of, mends
 from pippin.engines.language.upstream.newest import for_mlx_vlm, in_columns, in_its_family, renamed, taken
-from pippin.engines.language.upstream.quantised import Arrays, sanitized, settle_bits
+from pippin.engines.language.upstream.quantised import Arrays, settle_bits
 from pippin.engines.language.upstream.rotary import complete, turning
-from pippin.engines.language.upstream.stored import OF_HEAD, read_arrays, refuse_lost_head, with_head
+from pippin.engines.language.upstream.stored import (
+    OF_HEAD,
+    read_arrays,
+    refuse_lost_head,
+    sanitized,
+    with_head,
+)
 
 
 def _spelling_out(read: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,13 +16,7 @@ from pippin.core.safetensors import digest_of, find_header, weight_files
 from pippin.engines.language.configuration import Config
 from pippin.engines.language.upstream.file_arrays import Files
 from pippin.engines.language.upstream.mends import classes_of
-from pippin.engines.language.upstream.quantised import (
-    Arrays,
-    left_to_libraries,
-    sanitized,
-    settle_packed,
-    unquantised,
-)
+from pippin.engines.language.upstream.quantised import Arrays, left_to_libraries, settle_packed, unquantised
 
 FP8 = "F8_E4M3"
 OTHER_SETTINGS = "hf_quant_config.json"  # ModelOpt's
@@ -66,6 +60,27 @@ def read_arrays(folder: Path, config: Config, files: Files | None = None, *, vis
     settle_packed(found, config)
     _settle_ties(found, config)
     return found
+
+
+def sanitized(sanitize: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
+    """What a class makes of the arrays of a checkpoint, with the scales and biases of packed ones where it has put
+    these: many classes rename and stack the weights of experts alone."""
+    found = sanitize(dict(arrays))
+    bare = [name for name in found if name.endswith(".weight") and found[name].dtype == mx.uint32]
+    bare = [name for name in bare if f"{name.removesuffix('weight')}scales" not in found]
+    packing = {name for name in arrays if name.endswith((".scales", ".biases"))} if bare else set()
+    plain = {name: array for name, array in arrays.items() if name not in packing}
+    for leaf in sorted({name.rpartition(".")[2] for name in packing}):
+        placed = sanitize(plain | {_weight_of(name): arrays[name] for name in packing if name.endswith(leaf)})
+        for name in [each for each in found if each.endswith(f".{leaf}") and _weight_of(each) not in found]:
+            del found[name]
+        own = {name: placed[name] for name in bare if placed[name].dtype != mx.uint32}
+        found |= {f"{name.removesuffix('weight')}{leaf}": array for name, array in own.items()}
+    return found
+
+
+def _weight_of(name: str) -> str:
+    return f"{name.rpartition('.')[0]}.weight"
 
 
 def _settle_ties(arrays: Arrays, config: Config) -> None:
