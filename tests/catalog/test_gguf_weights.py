@@ -107,27 +107,34 @@ def test_float32_weights_are_narrowed_only_where_that_loses_nothing(tmp_path: Pa
     assert np.array_equal(wide, builder.tensors[inexact])
 
 
-K_QUANTS = {Q.Q2_K: 84, Q.Q3_K: 110, Q.Q4_K: 144, Q.Q5_K: 176, Q.Q6_K: 210}
-SCALES_AT = {Q.Q2_K: (80, 82), Q.Q3_K: (108,), Q.Q4_K: (0, 2), Q.Q5_K: (0, 2), Q.Q6_K: (208,)}
+SCALES_AT = {Q.Q2_K: (80, 82), Q.Q3_K: (108,), Q.Q4_K: (0, 2), Q.Q5_K: (0, 2), Q.Q6_K: (208,)} | {
+    kind: ((gguf.GGML_QUANT_SIZES[kind][1] - 2) * kind.name.startswith("TQ"),)
+    for kind in (
+        Q[name] for name in "IQ1_S IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0".split()
+    )
+}
+"""Where a block has its scales, in float16."""
 
 
 def k_quantised(builder: GgufFileBuilder, kind: Q) -> NDArray[np.uint8]:
-    """Random blocks of a K-quant with sane scales, as the weights of the first down projection."""
+    """Random blocks of such a type with sane scales, as the weights of the first down projection."""
     wide = 256
     builder.metadata["llama.feed_forward_length"] = wide
     for layer in range(2):
         for name, shape in (("gate", (wide, HIDDEN)), ("up", (wide, HIDDEN)), ("down", (HIDDEN, wide))):
             builder.tensors[f"blk.{layer}.ffn_{name}.weight"] = builder.values(*shape)
-    raw = builder.random.integers(0, 256, (HIDDEN, K_QUANTS[kind]), dtype=np.uint8)
+    numbers, size = gguf.GGML_QUANT_SIZES[kind]
+    raw = builder.random.integers(0, 256, (HIDDEN * wide // numbers, size), dtype=np.uint8)
     for start in SCALES_AT[kind]:
-        scales = (builder.random.random(HIDDEN) * 0.01).astype(np.float16)
-        raw[:, start : start + 2] = scales.view(np.uint8).reshape(HIDDEN, 2)
+        scales = (builder.random.random(len(raw)) * 0.01).astype(np.float16)
+        raw[:, start : start + 2] = scales.view(np.uint8).reshape(-1, 2)
+    raw = raw.reshape(HIDDEN, -1)
     builder.tensors[DOWN], builder.types[DOWN] = raw, kind
     return raw
 
 
-@pytest.mark.parametrize("kind", list(K_QUANTS))
-def test_k_quants_are_dequantised(tmp_path: Path, kind: Q) -> None:
+@pytest.mark.parametrize("kind", list(SCALES_AT))
+def test_k_quants_and_i_quants_are_dequantised(tmp_path: Path, kind: Q) -> None:
     builder = GgufFileBuilder()
     wanted = gguf.quants.dequantize(k_quantised(builder, kind), kind)
     config, arrays = imported(builder, tmp_path)

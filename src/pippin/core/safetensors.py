@@ -126,7 +126,11 @@ def instead(folder: Path) -> str | None:
         return f"`pippin import {gguf}` makes a model of its GGUF file."
     kinds = (".bin", ".pt", ".pth", ".ckpt", ".npz")
     other = next((found[kind].name for kind in kinds if kind in found), None)
-    way = "Look for its conversion to MLX, or save it with transformers' save_pretrained."
+    saving = f"Model.from_pretrained('{folder}').save_pretrained('{folder}')"
+    way = (
+        "Look for its conversion to MLX, or have transformers save it as safetensors beside them: "
+        f'python -c "from transformers import AutoModelForCausalLM as Model; {saving}"'
+    )
     return other and f"they are in {other}, which is not read. {way}"
 
 

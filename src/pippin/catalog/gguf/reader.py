@@ -44,9 +44,11 @@ NUMBERS: Final = {
 LEAST_BYTES: Final = {GGUFValueType.BOOL: 1, GGUFValueType.STRING: 8} | {
     kind: struct.calcsize(f"<{letter}") for kind, letter in NUMBERS.items()
 }
-TENSOR_TYPES: Final = frozenset(
-    TensorType[name] for name in "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K".split()
-)
+TYPES: Final = """
+F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL
+IQ4_XS TQ1_0 TQ2_0 MXFP4
+"""
+TENSOR_TYPES: Final = frozenset(TensorType[name] for name in TYPES.split())
 """The tensor types that can be imported."""
 
 
@@ -207,7 +209,7 @@ class _Header:
             raise ServerError(
                 "unsupported",
                 f"{self._path.name} cannot be imported: the tensor {name} has the type number {code}, which is "
-                "unknown here. Files of the types F32, F16, BF16, Q4_0, Q4_1, Q8_0 and the K-quants can be imported.",
+                "not read here. Take a file of another type, such as Q8_0, Q4_K_M or F16.",
                 "path",
             )
         tensor_type = TensorType(code)

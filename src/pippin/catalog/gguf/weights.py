@@ -1,8 +1,8 @@
 """Turns one GGUF tensor into the arrays that MLX loads for it, and writes these to files.
 
 Q4_0, Q4_1 and Q8_0 become MLX's affine form (weight = scale * q + bias, groups of 32) exactly. F16 and BF16 are kept. A
-float32 tensor is written in a 16-bit type if that loses nothing, else as float32. Everything else (Q5_0, Q5_1 and the
-K-quants) is dequantised and rounded to `dense`.
+float32 tensor is written in a 16-bit type if that loses nothing, else as float32. Everything else (Q5_0, K-quants,
+I-quants, ...) is dequantised and rounded to `dense`.
 """
 
 import json

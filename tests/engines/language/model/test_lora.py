@@ -210,7 +210,7 @@ def test_patterns_of_peft_are_matched_as_peft_does(
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"peft_type": "IA3"}, "IA3"),
+        ({"peft_type": "IA3"}, "its peft_type is IA3, .*merge_and_unload"),
         ({"r": 0}, "rank"),
         ({"r": 8}, "rank"),
         ({"use_dora": True}, "sets use_dora, and .* has nothing"),

@@ -57,7 +57,7 @@ def test_a_folder_without_safetensors_says_what_to_do(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     message = refusal(folder)
     assert "pytorch_model.bin, which is not read" in message
-    assert "save_pretrained" in message
+    assert f"Model.from_pretrained('{folder}').save_pretrained('{folder}')\"" in message
 
 
 def test_weights_by_another_name_are_told(folder: Path) -> None:

@@ -18,6 +18,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.upstream.quantised import unquantised
 from tests.engines.language.bench import PLAN
 from tests.engines.tiny_models import TinyModels
 
@@ -233,6 +234,7 @@ def four_bits(*, group: int, by: str) -> Callable[[Floats], Packed]:
                 "weight_packed": words,
                 "weight_scale": stored,
                 "weight_global_scale": plain(1 / whole),
+                "input_global_scale": plain(whole),
             },
             "factor": {"weight": words, "weight_scale": stored, "weight_scale_2": plain(whole)},
         }
@@ -278,6 +280,10 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[Floats], Packed]]] = {
         {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 4},
         gptq(4),
     ),
+    "auto-round with zeros": (
+        {"quant_method": "auto-round", "packing_format": "auto_round"},
+        gptq(4, version=2),
+    ),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}, awq),
     "packed 4 bits": ({**COMPRESSED, "format": "pack-quantized"}, packed(4)),
     "packed 4 bits by rows": ({**COMPRESSED, "format": "pack-quantized"}, packed(4, 1)),
@@ -286,6 +292,10 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[Floats], Packed]]] = {
     "fp8 by rows": ({**COMPRESSED, "format": "float-quantized"}, by_rows),
     "fp8 whole": ({"quant_method": "modelopt", "quant_algo": "FP8"}, whole),
     "fp8 blocks": ({"quant_method": "fp8", "weight_block_size": [40, 40]}, blocks),
+    "fp8 blocks with powers of two": (
+        {"quant_method": "fp8", "weight_block_size": [40, 40], "scale_fmt": "ue8m0"},
+        blocks,
+    ),
     "int8 by rows": ({**COMPRESSED, "format": "int-quantized"}, bytes_by_rows),
     "int8 by groups with zeros": ({**COMPRESSED, "format": "int-quantized"}, bytes_with_zeros(2)),
     "int8 whole with a zero": ({**COMPRESSED, "format": "int-quantized"}, bytes_with_zeros(1, whole=True)),
@@ -298,6 +308,10 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[Floats], Packed]]] = {
     "nvfp4 of ModelOpt": (
         {"quant_method": "modelopt", "quant_algo": "NVFP4"},
         four_bits(group=16, by="factor"),
+    ),
+    "several bits of ModelOpt": (
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
+        of_turns(by_rows, four_bits(group=16, by="factor")),
     ),
     "points of several bits": (
         {**COMPRESSED, "format": "mixed-precision"},
@@ -335,8 +349,8 @@ def written(folder: Path, source: Path, settings: dict[str, Any] | None, tensors
     return folder
 
 
-def logits(folder: Path) -> mx.array:
-    info = ModelInfo(id="m", kind="language", path=str(folder), architecture="llama")
+def logits(folder: Path, kind: str = "llama") -> mx.array:
+    info = ModelInfo(id="m", kind="language", path=str(folder), architecture=kind)
     model, _ = load_weights(info, PLAN, lambda *_: None)
     return model(TOKENS)
 
@@ -373,6 +387,60 @@ def both(source: Path, folder: Path, name: str) -> tuple[Path, Path]:
 def test_the_numbers_of_a_format_are_the_models(source: Path, tmp_path: Path, name: str) -> None:
     folder, unpacked = both(source, tmp_path, name)
     assert mx.allclose(logits(folder), logits(unpacked), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gptq 4 bits", "packed with zeros", "mxfp4"])
+def test_packed_experts_are_stacked_with_their_scales(
+    tiny_models: TinyModels, tmp_path: Path, name: str
+) -> None:
+    source = tiny_models("qwen3_moe")
+    settings, pack = FORMATS[name]
+    tensors, stand_for = {}, {}
+    for tensor, array in load_file(source / "model.safetensors").items():
+        if ".switch_mlp." not in tensor:
+            tensors[tensor] = stand_for[tensor] = plain(array)
+            continue
+        for number, each in enumerate(array):
+            path = tensor.replace("switch_mlp", f"experts.{number}")
+            found, numbers = pack(each)
+            tensors |= {path.removesuffix("weight") + leaf: stored for leaf, stored in found.items()}
+            stand_for[path] = plain(numbers.astype(np.float32))
+    packed = written(tmp_path / "packed", source, settings, tensors)
+    expected = logits(written(tmp_path / "plain", source, None, stand_for), "qwen3_moe")
+    assert mx.allclose(logits(packed, "qwen3_moe"), expected, atol=1e-4)
+
+
+def matrix_of(name: str, kind: str, module: str, rows: int) -> tuple[dict[str, mx.array], Floats]:
+    """The arrays of a matrix, packed as a format says, for a type of models, and the numbers of its first rows."""
+    settings, pack = FORMATS[name]
+    tensors, numbers = pack(np.random.default_rng(0).normal(size=(96, 64)).astype(np.float32))
+    arrays = {
+        f"{module}.{leaf}": mx.from_fp8(mx.array(array)) if stored == "F8_E4M3" else mx.array(array)
+        for leaf, (stored, array) in tensors.items()
+    }
+    for leaf, words in {"qweight": rows, "scales": rows, "qzeros": rows // 8}.items():
+        if rows < len(numbers):
+            arrays[f"{module}.{leaf}"] = arrays[f"{module}.{leaf}"][:, :words]
+    return unquantised(arrays, {"model_type": kind, "quantization_config": settings}, mx.float32), numbers[
+        :rows
+    ]
+
+
+OPENED = {"deepseek_v3": "model.layers.0.self_attn.kv_b_proj", "falcon_h1": "model.layers.0.mamba.in_proj"}
+
+
+@pytest.mark.parametrize("kind", OPENED)
+@pytest.mark.parametrize("name", ["awq", "packed with zeros", "mxfp4", "mxfp8"])
+def test_what_a_class_takes_apart_is_unpacked(kind: str, name: str) -> None:
+    found, numbers = matrix_of(name, kind, OPENED[kind], 96)
+    assert np.allclose(found.pop(f"{OPENED[kind]}.weight"), numbers, atol=1e-3)
+    assert not found
+
+
+def test_the_zeros_of_a_matrix_need_not_fill_32_numbers() -> None:
+    found, numbers = matrix_of("gptq 4 bits", "llama", "q_proj", 16)
+    weight = mx.dequantize(*(found[f"q_proj.{leaf}"] for leaf in ("weight", "scales", "biases")), 32, 4)
+    assert np.allclose(weight, numbers, atol=1e-3)
 
 
 def test_settings_count_under_their_older_name(source: Path, tmp_path: Path) -> None:
@@ -412,12 +480,31 @@ def test_integers_without_scales_are_refused_by_name(source: Path, tmp_path: Pat
     assert f"{tensor} holds integers (int8)" in refusal(written(tmp_path / "m", source, None, tensors))
 
 
+def test_buffers_that_older_transformers_saved_are_left_out(tiny_models: TinyModels, tmp_path: Path) -> None:
+    source = tiny_models("qwen3_moe")
+    tensors = {name: plain(array) for name, array in load_file(source / "model.safetensors").items()}
+    expected = logits(written(tmp_path / "plain", source, None, tensors), "qwen3_moe")
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = plain(np.ones(8, np.float32))
+    assert mx.array_equal(logits(written(tmp_path / "m", source, None, tensors), "qwen3_moe"), expected)
+
+
+def test_packed_arrays_that_no_settings_tell_of_are_refused_by_name(source: Path, tmp_path: Path) -> None:
+    folder, _ = both(source, tmp_path, "gptq 4 bits")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"bits": 4}}))
+    assert "qweight is quantised, and no quantization_config says by what" in refusal(folder)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         {"quant_method": "aqlm"},
         {"quant_method": "hqq"},
         {"quant_method": "awq", "version": "gemv"},
+        {"quant_method": "gptq", "checkpoint_format": "marlin"},
+        {"quant_method": "gptq", "is_marlin_format": True},
+        {"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"},
+        {"quant_method": "auto-round", "packing_format": "auto_round:llm_compressor_nvfp4_e5m3"},
         {**COMPRESSED, "format": "marlin-24"},
         {**COMPRESSED, "transform_config": {"config_groups": {"u": {}}}},
     ],

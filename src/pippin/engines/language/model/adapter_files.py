@@ -138,9 +138,6 @@ first values from it."""
 
 def _check_peft(name: str, folder: Path, config: dict[str, Any], stored: set[str]) -> None:
     """Raises `ServerError` naming a field of a PEFT adapter that can't be honoured."""
-    kind = config.get("peft_type") or "LORA"
-    if kind != "LORA":
-        raise refused(name, f"its peft_type is {kind}, and only LORA is supported")
     unknown = {field for field in config if field.startswith("use_") or field.endswith("_config")}
     unknown -= STORED.keys() | OF_TRAINING | {"use_rslora"}
     fields = sorted(field for field in MORE_THAN_LAYERS | unknown if config.get(field))
@@ -184,6 +181,9 @@ PARTS: Final = {
 
 def _of_peft(name: str, folder: Path, weights: dict[str, mx.array]) -> list[Read]:
     config = object_in(folder / "adapter_config.json")
+    # Others have arrays of other names, too.
+    if (kind := config.get("peft_type") or "LORA") != "LORA":
+        raise refused(name, f"its peft_type is {kind}, and only LORA is supported{merging(folder)}")
     named = {key.removeprefix("base_model.model."): value for key, value in weights.items()}
     layers = _by_layer(name, named, PARTS)
     _check_peft(name, folder, config, {part for parts in layers.values() for part in parts})

@@ -6,6 +6,7 @@ A method has a function here, or is left to the libraries, or is refused by its 
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import mlx.core as mx
@@ -40,7 +41,17 @@ MICRO: Final = 32  # numbers with one scale that is a power of two
 BITS: Final = (2, 3, 4, 5, 6, 8)
 FP4: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # and the same below zero
 AWQ_ORDER: Final = (0, 4, 1, 5, 2, 6, 3, 7)  # of the eight numbers of a word
-BESIDE: Final = ("input_scale", "activation_scale", "k_scale", "v_scale", "output_scale", "input_zero_point")
+OF_MODELOPT: Final = "FP8 FP8_PER_CHANNEL_PER_TOKEN MIXED_PRECISION MXFP8 NVFP4".split()
+"""The algorithms of ModelOpt that leave no more than scales beside a matrix."""
+PACKED: Final = (".qweight", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".SCB", ".absmax")
+"""What packed matrices have in their files, by the ends of names."""
+OPENED: Final = ("falcon_h1", "gpt2")
+"""Architectures whose classes multiply or transpose stored matrices, which must be unpacked for it."""
+SPLIT: Final = "kv_b_proj."
+"""The end of the matrices that classes of latent attention take apart, and pack anew where they are packed."""
+BESIDE: Final = (
+    "input_scale input_global_scale activation_scale output_scale input_zero_point k_scale v_scale"
+)
 """Scales of activations, which are not rounded here."""
 
 
@@ -49,17 +60,28 @@ def unquantised(arrays: Arrays, config: Config, wide: mx.Dtype) -> Arrays:
     match; `wide` is the type of unpacked ones and of scales. `arrays` have FP8 numbers decoded. Raises `ValueError` for
     a method that is not read here."""
     settings = _settings(config)
-    method = settings.get("quant_method")
-    if method is None:
+    if "quant_method" not in settings:
+        if packed := next((name for name in arrays if name.endswith(PACKED)), None):
+            raise ValueError(f"{packed} is quantised, and no quantization_config says by what: {AGAIN}")
         return arrays
-    if method == "auto-round":
-        method = str(settings.get("packing_format", "")).rpartition("auto_")[2]
-    read = METHODS.get(str(method))
-    if read is None:
-        raise ValueError(
-            f"its weights are quantised by {settings.get('quant_method')}, which is not read here: {AGAIN}"
-        )
-    return _Opened(arrays, settings, wide).all(read, config)
+    method, form = str(settings["quant_method"]), _form(settings)
+    if (read := METHODS.get(form)) is None:
+        named = method if form == method else f"{method} ({form})"
+        raise ValueError(f"its weights are quantised by {named}, which is not read here: {AGAIN}")
+    opened = "" if config.get("model_type") in OPENED else SPLIT
+    return _Opened(arrays, settings, wide, opened).all(read, config)
+
+
+def _form(settings: Mapping[str, Any]) -> str:
+    """The name in `METHODS` of a method, or of what its settings say of it."""
+    method, algorithm = str(settings["quant_method"]), settings.get("quant_algo", "FP8")
+    if method.endswith("auto-round"):
+        packing = str(settings.get("packing_format", "auto_gptq")).removeprefix("auto_round:")
+        # Its own form is that of GPTQ with zeros as they are.
+        return "gptq_v2" if packing in ("auto_round", "gptqmodel") else packing.removeprefix("auto_")
+    if method == "gptq":
+        return "marlin" if settings.get("is_marlin_format") else settings.get("checkpoint_format") or method
+    return str(algorithm) if method == "modelopt" and algorithm not in OF_MODELOPT else method
 
 
 def settle_packed(arrays: Arrays, config: Config) -> None:
@@ -103,21 +125,25 @@ def left_to_libraries(config: Mapping[str, Any], *, vision: bool) -> bool:
     """Whether mlx-lm, or mlx-vlm for `vision`, gets the arrays as they are stored."""
     settings = _settings(config)
     method, algorithm = settings.get("quant_method"), settings.get("quant_algo")
-    if "quantization" in config or method in LEFT_TO_LIBRARIES or settings.get("scale_fmt") == "ue8m0":
+    # DeepSeek V4's classes unpack by themselves, and the libraries unpack blocks as small as MLX's groups.
+    small = settings.get("weight_block_size") == [MICRO, MICRO]
+    own = small or "deepseek_v4" in str(config.get("model_type"))
+    powers = own and settings.get("scale_fmt") == "ue8m0"
+    if "quantization" in config or method in LEFT_TO_LIBRARIES or powers:
         return True
-    nvfp4 = algorithm == "NVFP4" or settings.get("format") in LEFT_FORMATS
-    return (vision and nvfp4) or (method == "modelopt" and algorithm not in ("FP8", "NVFP4"))
+    return vision and (algorithm == "NVFP4" or settings.get("format") in LEFT_FORMATS)
 
 
 class _Opened:
     """The arrays of one checkpoint while they are read."""
 
-    def __init__(self, arrays: Arrays, settings: Mapping[str, Any], wide: mx.Dtype) -> None:
-        self.arrays, self.settings, self.wide = dict(arrays), settings, wide
+    def __init__(self, arrays: Arrays, settings: Mapping[str, Any], wide: mx.Dtype, opened: str) -> None:
+        """`opened`: how the names of modules end that are unpacked."""
+        self.arrays, self.settings, self.wide, self.opened = dict(arrays), settings, wide, opened
 
     def all(self, read: "Callable[[_Opened], None]", config: Config) -> Arrays:
         read(self)
-        self._drop(BESIDE)
+        self._drop(*BESIDE.split())
         config["quantization_config"] = NONE
         if not any(name.endswith(".scales") for name in self.arrays):
             return self.arrays
@@ -125,9 +151,6 @@ class _Opened:
             name: array.astype(self.wide) if mx.issubdtype(array.dtype, mx.floating) else array
             for name, array in self.arrays.items()
         }
-
-    def take(self, name: str) -> mx.array | None:
-        return self.arrays.pop(name, None)
 
     def taken(self, *names: str) -> Iterator[tuple[str, list[mx.array]]]:
         """The prefix and the arrays of these names of each module that has the first. Raises `ValueError` where one of
@@ -138,10 +161,17 @@ class _Opened:
                 raise ValueError(f"{prefix}{names[0]} has no {' or '.join(names[1:])}")
             yield prefix, [self.arrays.pop(prefix + name) for name in names]
 
-    def _drop(self, leaves: tuple[str, ...]) -> None:
+    def _drop(self, *leaves: str) -> None:
         self.arrays = {
             name: array for name, array in self.arrays.items() if name.rpartition(".")[2] not in leaves
         }
+
+    def keep(self, prefix: str, numbers: mx.array, scales: mx.array) -> bool:
+        """Whether numbers with a power of two for 32 each stay packed, as MLX has them, too."""
+        if prefix.endswith(self.opened):
+            return False
+        self.arrays |= {f"{prefix}weight": _words(numbers), f"{prefix}scales": scales}
+        return True
 
     def put(
         self,
@@ -161,7 +191,7 @@ class _Opened:
         index = None if index is None or _is_in_order(index, scales.shape[1]) else index.astype(mx.int32)
         own = columns // scales.shape[1]
         group = next((each for each in GROUPS if own % each == 0), None)
-        if index is not None or group is None or columns % scales.shape[1]:
+        if index is not None or group is None or columns % scales.shape[1] or prefix.endswith(self.opened):
             places = mx.arange(columns) // own if index is None else index
             numbers = unpacked(packed, bits)
             found = (numbers - zeros[:, places]) * scales[:, places]
@@ -176,10 +206,10 @@ class _Opened:
 def unpacked(words: mx.array, bits: int) -> mx.array:
     """The numbers [..., n] in words of 32 bits, the lowest bits first, in float32."""
     count = _columns(words, bits)
-    rows = words.reshape(-1, words.shape[-1])
-    ones = mx.ones((rows.shape[0], count // 32))
+    rows = mx.pad(words.reshape(-1, words.shape[-1]), [(0, 0), (0, -words.shape[-1] % bits)])
+    ones = mx.ones((rows.shape[0], rows.shape[1] // bits))
     found = mx.dequantize(rows, ones, mx.zeros_like(ones), group_size=32, bits=bits)
-    return found.reshape(*words.shape[:-1], count)
+    return found[:, :count].reshape(*words.shape[:-1], count)
 
 
 def _columns(words: mx.array, bits: int) -> int:
@@ -188,6 +218,10 @@ def _columns(words: mx.array, bits: int) -> int:
 
 def _words(array: mx.array) -> mx.array:
     return mx.contiguous(array).view(mx.uint32)
+
+
+def _powers(exponents: mx.array) -> mx.array:
+    return mx.power(2.0, exponents.astype(mx.float32) - 127)
 
 
 def _is_in_order(index: mx.array, groups: int) -> bool:
@@ -212,9 +246,8 @@ def _spread(found: mx.array, shape: tuple[int, ...], block: Sequence[int] = (1, 
 
 def _fp8(opened: _Opened) -> None:
     """Scales for blocks, rows or whole matrices, by the name that DeepSeek gave them or another."""
-    for prefix, (scale, scales) in opened.taken(
-        "weight_scale_2", "weight_scale"
-    ):  # ModelOpt's numbers of 4 bits
+    # ModelOpt's numbers of 4 bits have scales of scales.
+    for prefix, (scale, scales) in opened.taken("weight_scale_2", "weight_scale"):
         _fp4(opened, prefix, opened.arrays[f"{prefix}weight"], scales, scale)
     block = opened.settings.get("weight_block_size") or (BLOCK, BLOCK)
     for suffix in ("weight_scale_inv", "weight_scale", "gate_up_proj_scale_inv", "down_proj_scale_inv"):
@@ -222,9 +255,10 @@ def _fp8(opened: _Opened) -> None:
         for prefix, (scales,) in opened.taken(suffix):
             if (weight := opened.arrays.get(prefix + own)) is None:
                 continue
-            if scales.dtype == mx.uint8:  # powers of two for 32 numbers each, as MLX has them
-                opened.arrays |= {f"{prefix}weight": _words(mx.to_fp8(weight)), f"{prefix}scales": scales}
-                continue
+            if scales.dtype == mx.uint8:
+                if scales.size * MICRO == weight.size and opened.keep(prefix, mx.to_fp8(weight), scales):
+                    continue
+                scales = _powers(scales)
             wide = weight.astype(mx.float32) * _spread(scales, weight.shape, block)
             opened.arrays[prefix + own] = wide.astype(opened.wide)
 
@@ -237,11 +271,14 @@ def _compressed(opened: _Opened) -> None:
         raise ValueError(f"its weights are {what} (compressed-tensors), which is not read here: {AGAIN}")
     for prefix, (words, scales) in opened.taken("weight_packed", "weight_scale"):
         if words.dtype == mx.uint8:
-            scale = opened.take(f"{prefix}weight_global_scale")
+            scale = opened.arrays.pop(f"{prefix}weight_global_scale", None)
             _fp4(opened, prefix, words, scales, 1.0 if scale is None else 1 / scale)
             continue
-        zeros, index = opened.take(f"{prefix}weight_zero_point"), opened.take(f"{prefix}weight_g_idx")
-        shape = opened.take(f"{prefix}weight_shape")
+        zeros, index = (
+            opened.arrays.pop(f"{prefix}weight_zero_point", None),
+            opened.arrays.pop(f"{prefix}weight_g_idx", None),
+        )
+        shape = opened.arrays.pop(f"{prefix}weight_shape", None)
         bits = 4 if shape is None else words.shape[-1] * 32 // int(np.asarray(shape)[-1])
         scales = mx.broadcast_to(scales.reshape(1, 1), (words.shape[0], 1)) if scales.size == 1 else scales
         middle = mx.full(scales.shape, float(1 << (bits - 1)))
@@ -257,23 +294,23 @@ def _compressed(opened: _Opened) -> None:
 def _fp4(opened: _Opened, prefix: str, words: mx.array, scales: mx.array, factor: mx.array | float) -> None:
     """A matrix of two numbers a byte, the lower half first: packed as it is where its scales are powers of two."""
     if words.shape[-1] * 2 != scales.shape[-1] * (MICRO if scales.dtype == mx.uint8 else MICRO // 2):
-        raise ValueError(f"its weights are {opened.settings['format']}, which is not read here: {AGAIN}")
+        raise ValueError(f"its weights are {opened.settings.get('format')}, which is not read here: {AGAIN}")
     if scales.dtype == mx.uint8:
-        opened.arrays |= {f"{prefix}weight": _words(words), f"{prefix}scales": scales}
-        return
+        if opened.keep(prefix, words, scales):
+            return
+        scales = _powers(scales)
     points = mx.array([*FP4, *(-each for each in FP4)])
     numbers = points[mx.stack([words & 15, words >> 4], axis=-1).reshape(*words.shape[:-1], -1)]
     found = numbers * _spread(scales, numbers.shape) * factor
     opened.arrays[f"{prefix}weight"] = found.astype(opened.wide)
 
 
-def _gptq(opened: _Opened) -> None:
-    above = 0 if opened.settings.get("checkpoint_format") == "gptq_v2" else 1
+def _gptq(opened: _Opened, above: int = 1) -> None:
     for prefix, (words, zeros, scales) in opened.taken("qweight", "qzeros", "scales"):
         # Some modules may have other bits than the settings say of most.
         bits = zeros.shape[1] * 32 // scales.shape[1]
         offsets = unpacked(_words(zeros), bits)[:, : scales.shape[1]] + above
-        index = opened.take(f"{prefix}g_idx")
+        index = opened.arrays.pop(f"{prefix}g_idx", None)
         opened.put(prefix, _words(words.T), bits, scales.T, offsets.T, index)
 
 
@@ -302,13 +339,13 @@ def _bitsandbytes(opened: _Opened) -> None:
         if (name := f"{prefix}weight") in opened.arrays:
             numbers = opened.arrays[name].astype(mx.float32)
             opened.arrays[name] = (numbers * (scales.astype(mx.float32) / 127)[:, None]).astype(opened.wide)
-    opened._drop(("weight_format",))
+    opened._drop("weight_format")
 
 
 def _four_bits(opened: _Opened, name: str, told: Mapping[str, Any]) -> mx.array:
     """A matrix of bitsandbytes: a table's numbers, the higher half of a byte first, times the largest of each block."""
     words, table, largest = (opened.arrays.pop(name + leaf) for leaf in ("", ".quant_map", ".absmax"))
-    if (inner := opened.take(f"{name}.nested_quant_map")) is not None:
+    if (inner := opened.arrays.pop(f"{name}.nested_quant_map", None)) is not None:
         outer = opened.arrays.pop(f"{name}.nested_absmax")
         sizes = mx.repeat(outer, told["nested_blocksize"])[: largest.size]
         largest = inner[largest.reshape(-1)] * sizes + told["nested_offset"]
@@ -325,6 +362,7 @@ METHODS: Final[dict[str, Callable[[_Opened], None]]] = {
     "modelopt": _fp8,
     "compressed-tensors": _compressed,
     "gptq": _gptq,
+    "gptq_v2": partial(_gptq, above=0),
     "awq": _awq,
     "bitsandbytes": _bitsandbytes,
 }

@@ -27,7 +27,13 @@ from pippin.engines.language.upstream.mends import SHARED, make_of, mends
 from pippin.engines.language.upstream.newest import for_mlx_vlm, in_columns, in_its_family, renamed, taken
 from pippin.engines.language.upstream.quantised import Arrays, settle_bits
 from pippin.engines.language.upstream.rotary import complete, turning
-from pippin.engines.language.upstream.stored import OF_HEAD, read_arrays, refuse_lost_head, with_head
+from pippin.engines.language.upstream.stored import (
+    OF_HEAD,
+    read_arrays,
+    refuse_lost_head,
+    sanitized,
+    with_head,
+)
 
 
 def _spelling_out(read: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,6 +52,10 @@ def _settling_bits(load: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         return load(model, config, weights, *given, **named)
 
     return settling_bits
+
+
+def _keeping_scales(sanitize: Callable[..., Arrays]) -> Callable[..., Arrays]:
+    return lambda model, weights, *given: sanitized(lambda found: sanitize(model, found, *given), weights)
 
 
 CHANGED = (
@@ -184,6 +194,7 @@ def _reading_stored(folder: Path) -> Iterator[None]:
     with replaced(
         (mlx_vlm.utils, "load_config", lambda _: lambda *given, **named: config),
         (mlx_vlm.utils, "_load_safetensors", lambda _: once),
+        (mlx_vlm.utils, "sanitize_weights", _keeping_scales),
         (mlx_vlm.utils, "load_model_weights", lambda _: load_weights),
     ):
         yield

@@ -25,6 +25,8 @@ OF_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)\.\w+$")
 EMBEDDING = re.compile(
     r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|embeddings?)\.weight$"
 )
+COMPUTED = (".rotary_emb.inv_freq", ".masked_bias")
+"""Buffers that older versions of transformers saved, by the ends of names; the libraries' models compute them."""
 OF_MEDIA = re.compile(r"vision|visual|audio|image|patch|position")
 TIED = "tie_word_embeddings"
 TYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
@@ -49,7 +51,8 @@ def read_arrays(folder: Path, config: Config, files: Files | None = None, *, vis
             files.note(arrays, path, header)
         for name, array in arrays.items():
             # transformers saves the parts that a model has none of, such as shared experts, with no numbers in them.
-            if chosen.owners[name] == path and array.size:
+            counts = chosen.owners[name] == path and array.size
+            if counts and (vision or not name.endswith(COMPUTED)):
                 # MLX loads FP8 numbers as bytes.
                 eight = decodes and header.arrays[name].dtype == FP8
                 found[name] = mx.from_fp8(array, dtype=wide) if eight else array
@@ -57,6 +60,27 @@ def read_arrays(folder: Path, config: Config, files: Files | None = None, *, vis
     settle_packed(found, config)
     _settle_ties(found, config)
     return found
+
+
+def sanitized(sanitize: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
+    """What a class makes of the arrays of a checkpoint, with the scales and biases of packed ones where it has put
+    these: many classes rename and stack the weights of experts alone."""
+    found = sanitize(dict(arrays))
+    bare = [name for name in found if name.endswith(".weight") and found[name].dtype == mx.uint32]
+    bare = [name for name in bare if f"{name.removesuffix('weight')}scales" not in found]
+    packing = {name for name in arrays if name.endswith((".scales", ".biases"))} if bare else set()
+    plain = {name: array for name, array in arrays.items() if name not in packing}
+    for leaf in sorted({name.rpartition(".")[2] for name in packing}):
+        placed = sanitize(plain | {_weight_of(name): arrays[name] for name in packing if name.endswith(leaf)})
+        for name in [each for each in found if each.endswith(f".{leaf}") and _weight_of(each) not in found]:
+            del found[name]
+        own = {name: placed[name] for name in bare if placed[name].dtype != mx.uint32}
+        found |= {f"{name.removesuffix('weight')}{leaf}": array for name, array in own.items()}
+    return found
+
+
+def _weight_of(name: str) -> str:
+    return f"{name.rpartition('.')[0]}.weight"
 
 
 def _settle_ties(arrays: Arrays, config: Config) -> None:
@@ -141,7 +165,7 @@ def classes_in(folder: Path, aside: tuple[str, ...] = ()) -> Callable[[Config], 
             def once(_: Arrays) -> Any:
                 # An attribute of the model would hold all arrays as long as it lives.
                 del model.sanitize
-                return with_head(model, sanitize(arrays), config, {})
+                return with_head(model, sanitized(sanitize, arrays), config, {})
 
             model.sanitize = once
             return model
