@@ -237,8 +237,8 @@ def _kimi_linear(config: Config) -> Config:
 
 def _ling(config: Config) -> Config:
     """Ling 3.0's sizes under the names that mlx-lm's class has for them."""
-    found = {"moe_shared_expert_intermediate_size": config["moe_intermediate_size"], "q_lora_rank": None}
-    return found | {"head_dim": config.get("linear_head_dim", config.get("head_dim"))}
+    size = config.get("linear_head_dim", config.get("head_dim"))
+    return {"moe_shared_expert_intermediate_size": config["moe_intermediate_size"], "head_dim": size}
 
 
 def _mimo(config: Config) -> Config:
