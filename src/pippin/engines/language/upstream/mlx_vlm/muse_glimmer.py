@@ -1,5 +1,5 @@
-"""Muse Glimmer's positions of patches, which mlx-vlm 0.7.10 takes row by row: the publisher's code has the width and the
-height of the grid exchanged, as Muse Spark's class has."""
+"""Muse Glimmer's positions of patches, which mlx-vlm 0.7.10 takes row by row: the publisher's code has the height and
+the width of the grid exchanged, as Muse Spark's class has."""
 
 from collections.abc import Sequence
 
