@@ -266,6 +266,7 @@ OMITTED: dict[str, Callable[[Config], Config]] = {
         "mamba_d_ssm": int((config.get("mamba_expand") or 2) * config["hidden_size"])
     },
     "mamba2": lambda config: {"intermediate_size": int(config.get("expand", 2) * config["hidden_size"])},
+    "minicpm": lambda config: {"rope_theta": 10000.0},
     "minicpm3": lambda config: {"rope_scaling": {"rope_type": "default"}},
     "minimax_m2": lambda config: {"shared_intermediate_size": 0, "rotary_dim": config.get("head_dim")},
     "solar_open": lambda config: {
