@@ -68,6 +68,13 @@ KERNELS = "conv_L_cache conv_kernel linear_conv_kernel_dim mamba_d_conv short_co
 ALWAYS: dict[str, Config] = {
     "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
     "glm_moe_dsa": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
+    "hunyuan_v1_moe": {
+        "num_shared_expert": 1,
+        "use_mixed_mlp_moe": True,
+        "use_qk_norm": True,
+        "use_cla": False,
+        "cla_share_factor": 2,
+    },
     "longcat_flash": {
         "attention_method": "MLA",
         "zero_expert_type": "identity",

@@ -1,5 +1,5 @@
-"""Mistral Small 4's attention, which mlx-vlm 0.7.10 does not sharpen by YaRN's `mscale_all_dim`; and its small number of
-the norms of compressed queries and keys, which is one of its own."""
+"""Mistral Small 4's attention, which mlx-vlm 0.7.10 does not sharpen by YaRN's `mscale_all_dim`; and its small number
+of the norms of compressed queries and keys, which is one of its own."""
 
 from mlx_lm.models.rope_utils import apply_yarn_mscale
 from mlx_vlm.models.mistral4.language import Mistral4Attention
