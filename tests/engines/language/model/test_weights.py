@@ -398,7 +398,7 @@ def test_a_stored_head_counts_where_the_parts_of_a_configuration_disagree(
 
 
 @pytest.mark.parametrize(("kind", "tied"), [("mistral3", True), ("llava", None)])
-def test_a_head_of_which_neither_files_nor_configuration_tell_is_as_in_the_class_of_transformers(
+def test_a_head_of_which_nothing_tells_is_as_in_transformers(
     kind: str, tied: bool | None, tmp_path: Path
 ) -> None:
     mx.save_safetensors(str(tmp_path / "model.safetensors"), {"model.embed_tokens.weight": mx.ones((4, 2))})

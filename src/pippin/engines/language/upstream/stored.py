@@ -71,7 +71,7 @@ def _settle_ties(arrays: Arrays, config: Config) -> None:
     said = {part.get(TIED) for part in parts}
     changed = {True, False} <= said  # where the parts disagree, what is stored decides
     if said == {None} and head is None:
-        changed = fields_of(config).defaults.get(TIED, False)
+        changed = fields_of(config).defaults.get(TIED) is True
     if False not in said and head is not None and embedding is not None:
         changed = not mx.array_equal(head, embedding)
     if changed:

@@ -5,14 +5,12 @@ from mlx_lm.models.rope_utils import apply_yarn_mscale
 from mlx_vlm.models.mistral4.language import Mistral4Attention
 
 from pippin.engines.language.upstream.mends import Mend
+from pippin.engines.language.upstream.mlx_lm.glm4_moe_lite import own_epsilon
 
 
 def complete(attention: Mistral4Attention) -> None:
-    """Give the scale its factor, and the norms their number."""
+    own_epsilon(attention, None)
     attention.scale = apply_yarn_mscale(attention.qk_head_dim**-0.5, attention.config.rope_parameters)
-    for name in ("q_a_layernorm", "kv_a_layernorm"):
-        if name in attention:
-            attention[name].eps = 1e-6
 
 
 MENDS = (Mend(original=Mistral4Attention, why="`mscale_all_dim` is not read", loaded=complete),)

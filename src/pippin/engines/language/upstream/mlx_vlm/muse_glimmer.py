@@ -11,7 +11,9 @@ from pippin.engines.language.upstream.mends import exchanged
 
 class Exchanged(PatchEmbedder):  # type: ignore[misc] # mlx has no types
     def _position_embeddings(self, grid: Sequence[Sequence[int]]) -> mx.array:
-        return super()._position_embeddings([(frames, width, height) for frames, height, width in grid])
+        turned = [(frames, width, height) for frames, height, width in grid]
+        found: mx.array = super()._position_embeddings(turned)
+        return found
 
 
 MENDS = (exchanged(Exchanged, "positions of pictures that are not square are those of the grid turned"),)
