@@ -395,13 +395,3 @@ def test_a_stored_head_counts_where_the_parts_of_a_configuration_disagree(
     said = {"tie_word_embeddings": whole, "text_config": {"tie_word_embeddings": not whole}}
     read_arrays(tmp_path, said)
     assert said == {"tie_word_embeddings": False, "text_config": {"tie_word_embeddings": False}}
-
-
-@pytest.mark.parametrize(("kind", "tied"), [("mistral3", True), ("llava", None)])
-def test_a_head_of_which_nothing_tells_is_as_in_transformers(
-    kind: str, tied: bool | None, tmp_path: Path
-) -> None:
-    mx.save_safetensors(str(tmp_path / "model.safetensors"), {"model.embed_tokens.weight": mx.ones((4, 2))})
-    said: dict[str, Any] = {"model_type": kind, "text_config": {}}
-    read_arrays(tmp_path, said)
-    assert said.get("tie_word_embeddings") == said["text_config"].get("tie_word_embeddings") == tied

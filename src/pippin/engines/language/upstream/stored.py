@@ -13,7 +13,7 @@ import mlx.nn as nn
 from pippin.config.accelerator import accelerator
 from pippin.core.published import object_in
 from pippin.core.safetensors import digest_of, find_header, weight_files
-from pippin.engines.language.configuration import Config, fields_of
+from pippin.engines.language.configuration import Config
 from pippin.engines.language.upstream.file_arrays import Files
 from pippin.engines.language.upstream.mends import classes_of
 from pippin.engines.language.upstream.quantised import Arrays, left_to_libraries, settle_packed, unquantised
@@ -61,8 +61,7 @@ def read_arrays(folder: Path, config: Config, files: Files | None = None, *, vis
 
 def _settle_ties(arrays: Arrays, config: Config) -> None:
     """Have a head count that is stored and is not the embedding, whatever `config` says, as in transformers; and have
-    the embedding be the head of the whole and of its text model where either says so, or transformers' class where
-    neither says anything, and none is stored."""
+    the embedding be the head of the whole and of its text model where either says so and none is stored."""
     head, embedding = (
         next((arrays[name] for name in arrays if part.search(name) and not OF_MEDIA.search(name)), None)
         for part in (HEAD, EMBEDDING)
@@ -70,8 +69,6 @@ def _settle_ties(arrays: Arrays, config: Config) -> None:
     parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
     said = {part.get(TIED) for part in parts}
     changed = {True, False} <= said  # where the parts disagree, what is stored decides
-    if said == {None} and head is None:
-        changed = fields_of(config).defaults.get(TIED) is True
     if False not in said and head is not None and embedding is not None:
         changed = not mx.array_equal(head, embedding)
     if changed:
