@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
 Json = dict[str, Any]
 
@@ -184,6 +185,8 @@ def write(folder: Path) -> None:
     if kind == "llama4":
         vision["projector_dropout"] = 0.0
         text["moe_layers"] = None  # told by `interleave_moe_layer_step`
+        # transformers 5.24.0 asks the answer of the text model for this, and fails without.
+        MoeCausalLMOutputWithPast.image_outputs = None
     if kind == "granite_vision":  # published under this name, and told by its text model
         described |= {"model_type": "llava_next", "vision_feature_select_strategy": "full"}
         text["model_type"] = "granite"

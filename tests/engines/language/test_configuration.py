@@ -392,6 +392,18 @@ def test_gpt_oss_turns_plainly_where_only_what_lies_behind_its_window_is_scaled(
     )
 
 
+def test_the_first_files_of_minicpm_turn_by_the_base_of_its_publisher() -> None:
+    assert bases(turns(plain("minicpm")[0])) == {10000.0}
+
+
+def test_the_first_files_of_phi_3_name_longrope_otherwise() -> None:
+    scaling = {name: SCALINGS["longrope"][name][:4] for name in ("short_factor", "long_factor")}
+    config = {**plain("phi3")[0], "original_max_position_embeddings": 16}
+    found = [turns({**config, "rope_scaling": {**scaling, "type": name}}) for name in ("su", "longrope")]
+    assert found[0] == found[1] != turns(config)
+    assert isinstance(found[0], list)
+
+
 def test_scalings_are_turned_by_or_refused_where_a_class_has_another_way() -> None:
     longrope = {"rope_type": "longrope", **SCALINGS["longrope"]}
     # This class makes no such module for want of the window's size.

@@ -98,6 +98,9 @@ def _turns_of(kind: str, words: str) -> Turns:
         # transformers 5 leaves out both.
         beside = given.get("attn_config") or (given.get("rope_scaling") and given.get("rope_parameters"))
         given = {**{name: value for name, value in object_of(beside).items() if name in BESIDE}, **given}
+        # Phi-3's LongRoPE in its first files. transformers renames it behind its checks, which it does not pass.
+        if object_of(given.get("rope_scaling")).get("type") == "su":
+            given["rope_scaling"]["type"] = "longrope"
         try:
             with warnings.catch_warnings(action="ignore"):  # older spellings are read all the same
                 return _turns(CONFIG_MAPPING[kind](**given), given)

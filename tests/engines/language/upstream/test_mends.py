@@ -7,11 +7,15 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
+from mlx_lm.models.hunyuan import ModelArgs
 from packaging.version import Version
 
 from pippin.engines.language import upstream
 from pippin.engines.language.upstream.mends import LIBRARIES, Mend, mends
+from pippin.engines.language.upstream.mlx_lm.hunyuan import Summing
+from tests.engines.language.architectures.any_architecture import configuration
 from tests.engines.language.upstream.mended import files
 
 
@@ -70,3 +74,12 @@ def test_a_patch_applies_to_the_installed_library(path: Path, tmp_path: Path) ->
         text = (tmp_path / file).read_text()
         assert text != (package.parent / file).read_text()
         compile(text, file, "exec")
+
+
+def test_the_weights_of_hunyuan_s_experts_sum_to_one() -> None:
+    args = ModelArgs.from_dict({**configuration("hunyuan"), "moe_topk": 3, "use_mixed_mlp_moe": False})
+    block, x = Summing(args), mx.random.normal((5, args.hidden_size))
+    for expert in (block.switch_mlp.up_proj, block.switch_mlp.gate_proj, block.switch_mlp.down_proj):
+        expert.weight = mx.broadcast_to(expert.weight[:1], expert.weight.shape)
+    alone = block.switch_mlp(x, mx.zeros((5, 1), mx.int32))[:, 0]
+    assert mx.allclose(block(x), alone, atol=1e-5)

@@ -11,6 +11,7 @@ import pytest
 
 from pippin.engines.language.upstream.mends import mend
 from pippin.engines.language.upstream.mlx_vlm.idefics2 import InTheirPlaces
+from pippin.engines.language.upstream.mlx_vlm.muse_glimmer import Exchanged
 from pippin.engines.language.upstream.pictures import cubic, each_alone
 from pippin.engines.language.upstream.reading import load_model
 from tests.engines.language.vision.any_family import write
@@ -67,6 +68,14 @@ def test_patches_of_idefics_2_have_the_positions_that_transformers_gives_them() 
     assert places(4, 4) == [*range(16)]
     # Idefics2VisionEmbeddings: two rows and three columns stand for the whole picture.
     assert places(2, 3) == [0, 1, 2, 8, 9, 10]
+
+
+def test_patches_of_muse_glimmer_have_the_positions_of_the_grid_turned() -> None:
+    config = SimpleNamespace(hidden_size=1, patch_size=1, patch_temporal=1, pos_emb_height=3, pos_emb_width=3)
+    embedder = Exchanged(config)
+    embedder.position_embedding_table.weight = mx.arange(9, dtype=mx.float32)[:, None] ** 2
+    # torch.nn.functional.grid_sample at torch.meshgrid(rows, columns, indexing="xy"), of one row and three columns
+    assert embedder._position_embeddings([(1, 1, 3)])[:, 0].tolist() == [1.0, 16.0, 49.0]
 
 
 def test_a_picture_of_idefics_2_is_seen_as_alone_beside_a_larger_one(tmp_path: Path) -> None:

@@ -8,16 +8,27 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from mlx_vlm.models.mistral3.config import TextConfig
+from mlx_vlm.models.mistral3.language import LanguageModel
 
+from pippin.engines.language.upstream.mends import mend
 from pippin.engines.language.upstream.newest import in_its_family
 from pippin.engines.language.upstream.reading import OTHERWISE, load_model
 from pippin.engines.language.upstream.rotary import fingerprint, rotary_modules
+from tests.engines.language.architectures.any_architecture import configuration
 from tests.engines.language.vision.any_family import merged, write
 from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 
 Json = dict[str, Any]
 
+ALL_DIMENSIONS: Json = {
+    "type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 16.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
 WHOLE_AND_PART: list[Json] = [{}, {"partial_rotary_factor": 1.0}, {"partial_rotary_factor": 0.5}]
 LINEAR: Json = {"rope_type": "linear", "factor": 4.0}
 KNOWN = ("aya_vision", "idefics2", "internvl_chat", "llava_next", "llava_onevision", "paligemma")
@@ -357,3 +368,14 @@ def test_an_encoder_s_activation_that_its_class_does_not_read_is_refused(family:
     load(None)
     with pytest.raises(ValueError, match="hidden_act 'gelu' of vision_config"):
         load("gelu")
+
+
+def test_a_text_model_of_another_architecture_is_mended_within_a_family() -> None:
+    text = TextConfig.from_dict({**configuration("mistral4"), "rope_parameters": ALL_DIMENSIONS})
+    whole = nn.Module()
+    whole.language_model = LanguageModel(text)
+    mend(whole)
+    attention = whole.language_model.layers[0].self_attn
+    # transformers' `Mistral4Attention` has the same factor.
+    assert attention.scale == attention.qk_head_dim**-0.5 * (0.1 * math.log(16.0) + 1.0) ** 2
+    assert (attention.q_a_layernorm.eps, attention.kv_a_layernorm.eps) == (1e-6, 1e-6)

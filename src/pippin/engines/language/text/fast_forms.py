@@ -54,7 +54,11 @@ def as_sentencepiece(folder: Path, made: str) -> str:
     if config.get("legacy") is False:
         return json.dumps(document)
     before: list[Any]  # untyped in tokenizers, as is `found`
-    found: Any = Tokenizer.from_str(json.dumps({**document, "pre_tokenizer": None}))
+    cuts = (document["pre_tokenizer"] or {}).get("pretokenizers", ())
+    # Since 5.24 transformers cuts out pieces that the model never merges.
+    whole = [cut for cut in cuts if cut["type"] == "Split"]
+    way = {"type": "Sequence", "pretokenizers": whole} if whole else None
+    found: Any = Tokenizer.from_str(json.dumps({**document, "pre_tokenizer": way}))
     prefixed = config.get("add_prefix_space", rules.add_dummy_prefix)
     before, after = ([normalizers.Prepend(SPACE)], [decoders.Strip(" ", 1, 0)]) if prefixed else ([], [])
     if rules.remove_extra_whitespaces:

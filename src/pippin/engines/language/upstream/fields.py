@@ -68,6 +68,13 @@ KERNELS = "conv_L_cache conv_kernel linear_conv_kernel_dim mamba_d_conv short_co
 ALWAYS: dict[str, Config] = {
     "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
     "glm_moe_dsa": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
+    "hunyuan_v1_moe": {
+        "num_shared_expert": 1,
+        "use_mixed_mlp_moe": True,
+        "use_qk_norm": True,
+        "use_cla": False,
+        "cla_share_factor": 2,
+    },
     "longcat_flash": {
         "attention_method": "MLA",
         "zero_expert_type": "identity",
@@ -237,8 +244,8 @@ def _kimi_linear(config: Config) -> Config:
 
 def _ling(config: Config) -> Config:
     """Ling 3.0's sizes under the names that mlx-lm's class has for them."""
-    found = {"moe_shared_expert_intermediate_size": config["moe_intermediate_size"], "q_lora_rank": None}
-    return found | {"head_dim": config.get("linear_head_dim", config.get("head_dim"))}
+    size = config.get("linear_head_dim", config.get("head_dim"))
+    return {"moe_shared_expert_intermediate_size": config["moe_intermediate_size"], "head_dim": size}
 
 
 def _mimo(config: Config) -> Config:
@@ -266,6 +273,7 @@ OMITTED: dict[str, Callable[[Config], Config]] = {
         "mamba_d_ssm": int((config.get("mamba_expand") or 2) * config["hidden_size"])
     },
     "mamba2": lambda config: {"intermediate_size": int(config.get("expand", 2) * config["hidden_size"])},
+    "minicpm": lambda config: {"rope_theta": 10000.0},
     "minicpm3": lambda config: {"rope_scaling": {"rope_type": "default"}},
     "minimax_m2": lambda config: {"shared_intermediate_size": 0, "rotary_dim": config.get("head_dim")},
     "solar_open": lambda config: {

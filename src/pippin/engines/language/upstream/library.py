@@ -30,7 +30,10 @@ def _import_utils() -> Any:
 
 _utils = _import_utils()
 
-MODEL_REMAPPING: dict[str, str] = _utils.MODEL_REMAPPING
+OTHER_TYPES = {"hunyuan_v1_moe": "hunyuan", "youtu": "youtu_llm"}
+"""Types by transformers' names, where mlx-lm has older ones."""
+
+MODEL_REMAPPING: dict[str, str] = {**_utils.MODEL_REMAPPING, **OTHER_TYPES}
 dequantize_model = _utils.dequantize_model
 infer_quant_config = _utils.infer_quant_config
 load_model = _utils.load_model
@@ -43,5 +46,7 @@ def get_classes(config: dict[str, Any]) -> tuple[Any, Any]:
     """The classes of a configuration's model and of its arguments. Raises `ValueError` for an unknown architecture."""
     given = config.get("architectures") or ()
     names = [OTHER_NAMES.get(each, each) for each in ((given,) if isinstance(given, str) else given)]
-    found: tuple[Any, Any] = _utils._get_classes({**config, "architectures": names})
+    kind = str(config.get("model_type"))
+    named = {"architectures": names, "model_type": OTHER_TYPES.get(kind, kind)}
+    found: tuple[Any, Any] = _utils._get_classes({**config, **named})
     return found

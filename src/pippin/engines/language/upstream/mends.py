@@ -139,7 +139,10 @@ def _mends_of(kind: type) -> tuple[Mend, ...]:
 
 def mend(model: nn.Module) -> None:
     """Mend a model that a library has loaded, if there is anything to mend."""
-    apply(_mends_of(type(model)), model)
+    # A family's text model may be another architecture's.
+    inner = getattr(getattr(model, "language_model", None), "model", None)
+    for found in {_mends_of(type(each)) for each in (model, inner)}:
+        apply(found, model)
 
 
 def apply(found: tuple[Mend, ...], model: nn.Module) -> None:
