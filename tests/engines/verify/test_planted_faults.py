@@ -481,7 +481,7 @@ def test_findings_say_what_they_mean_and_what_helps(sound: Path, tmp_path: Path)
     assert len(found) >= 2
     assert all(each.meaning and each.advice for each in found)
     # Nothing says which repository has the publisher's files.
-    assert {each.command for each in found} == {""}
+    assert {each.command for each in found} == {"pippin search --all model"}
     edit(folder, "config.json", _name_or_path="org/model")
     found = found_in(report_on(folder, architecture="llama"))
     assert {each.command for each in found} == {
