@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
 
+from pippin.core.models import ModelKind
 from tests.engines.verify.folders import (
     END,
     MARKS,
@@ -172,6 +173,15 @@ def duplicated(arrays: Arrays) -> None:
 def zeroed_norm(arrays: Arrays) -> None:
     name = "model.layers.1.input_layernorm.weight"
     arrays[name] = np.zeros_like(arrays[name])
+
+
+def zeroed_bias(arrays: Arrays) -> None:
+    for layer in range(3):
+        arrays[f"model.layers.{layer}.self_attn.q_proj.bias"] = np.full(64, float(layer != 1), np.float32)
+
+
+def plain_marks(backend: Any) -> None:
+    backend.add_tokens([AddedToken("<|im_end|>", special=False)])
 
 
 def copied(arrays: Arrays) -> None:
@@ -368,8 +378,23 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "a template that cannot be compiled": (template("{%- if tools %}", "{%- if tools %"), "unusable"),
     "no bos in the vocabulary": (
         lambda folder: edit(folder, "tokenizer_config.json", bos_token="<s2>"), "token-without-embedding"),
+    "an end that begins answers": (
+        lambda folder: edit(folder, "tokenizer_config.json", eos_token="<|im_start|>"), "eos-is-text"),
+    "an end that is no special token": (tokenizer(plain_marks), "mark-is-word"),
+    "a bias zeroed": (weights(zeroed_bias), "blank-tensor"),
     "field that is not read": (config(final_logit_softcapping=30.0), "field-unread"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "severity"), [("language", "note"), ("embeddings", "warning")])
+def test_what_fills_rows_is_compared(kind: ModelKind, severity: str, sound: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(sound, folder)
+    for pad, told in ((257, []), (65, [severity])):
+        edit(folder, "tokenizer_config.json", pad_token="<|im_start|>")
+        edit(folder, "config.json", pad_token_id=pad)
+        [section] = report_on(folder, "tokens", kind=kind, architecture="llama").sections
+        assert [each.severity for each in section.findings if each.code == "pad-disagrees"] == told
 
 
 @pytest.mark.parametrize("name", FAULTS)

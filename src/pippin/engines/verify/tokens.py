@@ -49,6 +49,7 @@ def check(folder: Folder, tokenizer: Tokenizer, kind: str, turn_end: str = "") -
     yield from _size(folder, tokenizer)
     yield from _added(folder, tokenizer)
     yield from _starts(folder, tokenizer)
+    yield from _pad(folder, tokenizer, kind)
     if kind == "language":
         if fields := left_out(folder.generation):
             yield finding("generation-unread", None if {*fields} - OF_LENGTHS else "note", fields=fields)
@@ -95,8 +96,22 @@ def _added(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
             )
             break
     for name, token in tokenizer.special_names.items():
-        if (count := len(tokenizer.encode(token))) != 1:
-            yield finding("special-token", name=name, token=token, count=count)
+        ids = tokenizer.encode(token)
+        if len(ids) != 1:
+            yield finding("special-token", name=name, token=token, count=len(ids))
+        elif (
+            name in ("bos_token", "eos_token")
+            and ids[0] in {*tokenizer.pieces.added} - tokenizer.pieces.special
+        ):
+            yield finding("mark-is-word", name=name, token=token)
+
+
+def _pad(folder: Folder, tokenizer: Tokenizer, kind: str) -> Iterator[Finding]:
+    """What fills rows. Positions of RoBERTa's kind begin behind its id; models that write never read it."""
+    own = tokenizer.backend.token_to_id(tokenizer.special_names.get("pad_token", ""))
+    said = ids_in(folder.field("pad_token_id"), folder.generation.get("pad_token_id")) - {own, -1}
+    if own is not None and said:
+        yield finding("pad-disagrees", "note" if kind == "language" else None, own=own, said=sorted(said))
 
 
 def _starts(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:

@@ -60,7 +60,7 @@ def check(folder: Folder, progress: Callable[[int, int], None]) -> Iterator[Find
         name
         for name, look in looks.items()
         if (look.blank and name in matrices)
-        or (look.zero and name.endswith(".weight") and kind_of(name) in kept)
+        or (look.zero and name.endswith((".weight", ".bias")) and kind_of(name) in kept)
     ]
     for code, names in (("not-finite", broken), ("blank-tensor", blank)):
         if names:
