@@ -71,18 +71,18 @@ def test_a_command_of_the_shell_does_what_its_words_say(tmp_path: Path) -> None:
     folder.mkdir()
     write(folder, "config.json", {"tie_word_embeddings": True, "hidden_size": 8})
     write(folder, "tokenizer_config.json", {"eos_token": "{}"})
-    (folder / "model {2}.safetensors").touch()
+    (folder / "model 2.safetensors").touch()
     names = names_of(Folder.read(folder), None) | {"source": shlex.quote(str(folder))}
     for each in (
         finding("head-ignored"),
         finding("mistral-cuts"),
-        finding("stray-shard", files=["model {2}.safetensors"]),
+        finding("stray-shard", files=["model 2.safetensors"]),
         finding("vectors-differ", cosine=0.0, longer=0.0),
     ):
         subprocess.run(["sh", "-c", helped(each, names).command], check=True)
     assert object_in(folder / "config.json") == {"tie_word_embeddings": False, "hidden_size": 8}
     assert object_in(folder / "tokenizer_config.json") == {"fix_mistral_regex": True, "eos_token": "{}"}
-    assert (folder / "unused" / "model {2}.safetensors").exists()
+    assert (folder / "unused" / "model 2.safetensors").exists()
 
 
 @pytest.mark.parametrize(

@@ -472,6 +472,14 @@ def test_why_a_model_that_hears_is_not_served_is_found(sound: Path) -> None:
     assert [each.code for each in found_in(report_on(sound, "files", kind="transcription"))] == ["unusable"]
 
 
+def test_a_model_that_hears_and_never_ends_is_found(sound: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(sound, folder)
+    edit(folder, "generation_config.json", suppress_tokens=[1, END])
+    found = found_in(report_on(folder, "files", kind="transcription"))
+    assert [each.code for each in found] == ["eos-never", "unusable"]
+
+
 def test_the_files_of_the_model_before_it_was_quantised_are_compared(sound: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(sound, folder)

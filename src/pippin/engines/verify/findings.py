@@ -36,30 +36,19 @@ def data(file: str) -> str:
     return resources.files(__package__).joinpath("data", file).read_text("utf-8")
 
 
-class _Given(dict[str, str]):
-    """The facts that a command may have, which leaves what is known later as it is."""
-
-    def __missing__(self, name: str) -> str:
-        return f"{{{name}}}"
-
-
 def finding(code: str, severity: Severity | None = None, **facts: Any) -> Finding:
     """A finding with its facts, of which lists are written with commas; `severity` if not the usual one."""
     told = known()[code]
     written = {
         name: ", ".join(map(str, fact)) if isinstance(fact, list) else fact for name, fact in facts.items()
     }
-    words = {
-        name: shlex.join(map(str, fact if isinstance(fact, list) else [fact])) for name, fact in facts.items()
-    }
-    kept = {name: fact.replace("{", "{{").replace("}", "}}") for name, fact in words.items()}
     return Finding(
         code=code,
         severity=severity or told["severity"],
         text=told["text"].format(**written),
         meaning=told["meaning"],
         advice=told["help"]["advice"],
-        command=told["help"]["command"].format_map(_Given(kept)),
+        command=told["help"]["command"].replace("{files}", shlex.join(facts.get("files", ()))),
     )
 
 
@@ -67,10 +56,9 @@ def helped(found: Finding, names: dict[str, str]) -> Finding:
     """A finding with the names of its command. Where one is not among `names`, a search for the publisher helps."""
     try:
         return replace(found, command=found.command.format_map(names))
-    except KeyError:
-        return replace(
-            found, advice=f"{found.advice}; this finds its repository", command=SEARCH.format_map(names)
-        )
+    except (KeyError, ValueError):
+        advice = f"{found.advice}; this finds its repository"
+        return replace(found, advice=advice, command=SEARCH.format_map(names))
 
 
 def names_of(folder: Folder, against: Path | None) -> dict[str, str]:

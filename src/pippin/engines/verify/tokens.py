@@ -48,8 +48,7 @@ def check(folder: Folder, tokenizer: Tokenizer, kind: str, turn_end: str = "") -
     """
     yield from _size(folder, tokenizer)
     yield from _added(folder, tokenizer)
-    yield from _starts(folder, tokenizer)
-    yield from _pad(folder, tokenizer, kind)
+    yield from _starts(folder, tokenizer, kind)
     if kind == "language":
         if fields := left_out(folder.generation):
             yield finding("generation-unread", None if {*fields} - OF_LENGTHS else "note", fields=fields)
@@ -106,15 +105,13 @@ def _added(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
             yield finding("mark-is-word", name=name, token=token)
 
 
-def _pad(folder: Folder, tokenizer: Tokenizer, kind: str) -> Iterator[Finding]:
-    """What fills rows. Positions of RoBERTa's kind begin behind its id; models that write never read it."""
-    own = tokenizer.backend.token_to_id(tokenizer.special_names.get("pad_token", ""))
-    said = ids_in(folder.field("pad_token_id"), folder.generation.get("pad_token_id")) - {own, -1}
-    if own is not None and said:
-        yield finding("pad-disagrees", "note" if kind == "language" else None, own=own, said=sorted(said))
-
-
-def _starts(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
+def _starts(folder: Folder, tokenizer: Tokenizer, kind: str) -> Iterator[Finding]:
+    """What begins texts, and what fills rows, behind whose id the positions of RoBERTa's kind begin."""
+    pad = tokenizer.backend.token_to_id(tokenizer.special_names.get("pad_token", ""))
+    said = ids_in(folder.field("pad_token_id"), folder.generation.get("pad_token_id")) - {pad, -1}
+    if pad is not None and said:
+        # Models that write read no such token.
+        yield finding("pad-disagrees", "note" if kind == "language" else None, own=pad, said=sorted(said))
     if tokenizer.bos is None:
         return
     said = ids_in(folder.field("bos_token_id"), folder.generation.get("bos_token_id")) - {tokenizer.bos}
