@@ -180,10 +180,6 @@ def zeroed_bias(arrays: Arrays) -> None:
         arrays[f"model.layers.{layer}.self_attn.q_proj.bias"] = np.full(64, float(layer != 1), np.float32)
 
 
-def plain_marks(backend: Any) -> None:
-    backend.add_tokens([AddedToken("<|im_end|>", special=False)])
-
-
 def copied(arrays: Arrays) -> None:
     arrays["model.layers.1.self_attn.v_proj.weight"] = arrays["model.layers.1.self_attn.k_proj.weight"]
 
@@ -380,7 +376,6 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         lambda folder: edit(folder, "tokenizer_config.json", bos_token="<s2>"), "token-without-embedding"),
     "an end that begins answers": (
         lambda folder: edit(folder, "tokenizer_config.json", eos_token="<|im_start|>"), "eos-is-text"),
-    "an end that is no special token": (tokenizer(plain_marks), "mark-is-word"),
     "a bias zeroed": (weights(zeroed_bias), "blank-tensor"),
     "field that is not read": (config(final_logit_softcapping=30.0), "field-unread"),
 }  # fmt: skip

@@ -95,14 +95,8 @@ def _added(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
             )
             break
     for name, token in tokenizer.special_names.items():
-        ids = tokenizer.encode(token)
-        if len(ids) != 1:
-            yield finding("special-token", name=name, token=token, count=len(ids))
-        elif (
-            name in ("bos_token", "eos_token")
-            and ids[0] in {*tokenizer.pieces.added} - tokenizer.pieces.special
-        ):
-            yield finding("mark-is-word", name=name, token=token)
+        if (count := len(tokenizer.encode(token))) != 1:
+            yield finding("special-token", name=name, token=token, count=count)
 
 
 def _starts(folder: Folder, tokenizer: Tokenizer, kind: str) -> Iterator[Finding]:

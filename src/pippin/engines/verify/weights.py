@@ -28,6 +28,8 @@ EXPONENTS: Final[dict[str, tuple[Any, int]]] = {
 """The bits of a number's exponent. Where all of them are set, the number is NaN or infinite."""
 SPARE: Final = {"F16": 0x7, "F32": 0x1FFF}
 """The last bits of a number that one of fewer bits, BF16 or F16, does not fill when it is stored so."""
+PARAMETER: Final = re.compile(r"\.weight$|\.\d+\..*\.bias$")
+"""What is trained: weights, and the biases of layers."""
 MOST_SPARE: Final = 0.9  # of the numbers of a matrix; of one that fills them it is an eighth
 
 
@@ -60,7 +62,7 @@ def check(folder: Folder, progress: Callable[[int, int], None]) -> Iterator[Find
         name
         for name, look in looks.items()
         if (look.blank and name in matrices)
-        or (look.zero and name.endswith((".weight", ".bias")) and kind_of(name) in kept)
+        or (look.zero and kind_of(name) in kept and PARAMETER.search(name))
     ]
     for code, names in (("not-finite", broken), ("blank-tensor", blank)):
         if names:
