@@ -12,10 +12,11 @@ from tokenizers import models
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.verify import rows
 from pippin.engines.verify.folder import Folder
-from tests.engines.verify.folders import write
+from tests.engines.verify.folders import edit, write
 
 WORDS = ["".join(letters) for letters in islice(product("abcdefghij", repeat=4), 400)]
 VOCABULARY = {word: place for place, word in enumerate(each for word in WORDS for each in (word, f"{word}s"))}
+TOKENIZER = Tokenizer(Backend(models.WordLevel(VOCABULARY, "aaaa")))
 RANDOM = np.random.default_rng(5)
 TRAINED = np.repeat(RANDOM.normal(size=(400, 64)), 2, axis=0) + RANDOM.normal(size=(800, 64)) * 0.5
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -50,6 +51,9 @@ def test_rows_are_found_that_are_not_their_words(
             arrays |= dict(zip((name, f"{part}scales", f"{part}biases"), parts, strict=True))
     write(tmp_path, "config.json", {"quantization": {"bits": 8, "group_size": 32}} if packed else {})
     mx.save_safetensors(str(tmp_path / "model.safetensors"), arrays)
-    found = [*rows.check(Folder.read(tmp_path), Tokenizer(Backend(models.WordLevel(VOCABULARY, "aaaa"))))]
+    found = [*rows.check(Folder.read(tmp_path), TOKENIZER)]
+    if packed:
+        edit(tmp_path, "config.json", quantization={"bits": 4, "group_size": 32})
+        assert [*rows.check(Folder.read(tmp_path), TOKENIZER)] == []  # which is told as bits that do not fit
     said = [f"In {count} of 12 parts of the vocabulary the rows of {name} are not" for name, count in told]
     assert [each.text[: len(text)] for each, text in zip(found, said, strict=True)] == said

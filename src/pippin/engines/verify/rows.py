@@ -32,7 +32,10 @@ def check(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
     for name in filter(None, (folder.embedding, head)):
         if len(pairs) < PARTS * LEAST or pairs.max() >= folder.tensors[name][1].shape[0]:
             return
-        one, other = np.split(_rows(folder, name, pairs.T.ravel()), 2)
+        try:
+            one, other = np.split(_rows(folder, name, pairs.T.ravel()), 2)
+        except ValueError:  # bits that do not fit, which other findings tell
+            continue
         gaps = (one * other).sum(1) - (one * np.roll(other, LEAST, 0)).sum(1)
         parts = [float(part.mean()) for part in np.array_split(gaps, PARTS)]
         lost = [place for place, part in enumerate(parts) if part < LOST * max(parts)]
