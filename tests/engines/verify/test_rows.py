@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.verify import rows
+from pippin.engines.verify import weights
 from pippin.engines.verify.folder import Folder
 from tests.engines.verify.folders import edit, write
 
@@ -51,9 +51,11 @@ def test_rows_are_found_that_are_not_their_words(
             arrays |= dict(zip((name, f"{part}scales", f"{part}biases"), parts, strict=True))
     write(tmp_path, "config.json", {"quantization": {"bits": 8, "group_size": 32}} if packed else {})
     mx.save_safetensors(str(tmp_path / "model.safetensors"), arrays)
-    found = [*rows.check(Folder.read(tmp_path), TOKENIZER)]
+    found = [*weights.check_rows(Folder.read(tmp_path), TOKENIZER)]
     if packed:
         edit(tmp_path, "config.json", quantization={"bits": 4, "group_size": 32})
-        assert [*rows.check(Folder.read(tmp_path), TOKENIZER)] == []  # which is told as bits that do not fit
+        assert [
+            *weights.check_rows(Folder.read(tmp_path), TOKENIZER)
+        ] == []  # which is told as bits that do not fit
     said = [f"In {count} of 12 parts of the vocabulary the rows of {name} are not" for name, count in told]
     assert [each.text[: len(text)] for each, text in zip(found, said, strict=True)] == said

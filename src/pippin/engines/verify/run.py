@@ -26,7 +26,6 @@ from pippin.engines.verify import (
     merged,
     numbers,
     questions,
-    rows,
     template,
     tokens,
     tools,
@@ -163,7 +162,7 @@ class Verifier:
         if self._kind != "language":
             tokenizer = tokens.of_file(tokenizer, self._folder.path)
         found = [*tokens.check(self._folder, tokenizer, self._kind, turn_end)]
-        found += rows.check(self._folder, tokenizer)
+        found += weights.check_rows(self._folder, tokenizer)
         if self._against is not None:
             found += tokens.compare(tokenizer, Tokenizer.load(self._against))
         return found, {"texts": len(tokens.texts())}
