@@ -30,7 +30,7 @@ class Finding(Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str  # what was found, with its figures
     meaning: str = ""  # what it does to answers
     advice: str = ""  # what helps, in words
-    command: str = ""  # what does that, as it can be typed; empty where words alone help
+    command: str = ""  # what does that, or finds who published the model, as it can be typed
 
 
 class Section(Struct, frozen=True, kw_only=True, omit_defaults=True):

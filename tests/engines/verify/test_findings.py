@@ -3,6 +3,7 @@
 import argparse
 import re
 import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,14 +14,16 @@ from mlx_lm.convert import configure_parser
 from pippin.cli.arguments import option_parser
 from pippin.cli.main import verb_of
 from pippin.config.load import load
+from pippin.core.published import object_in
 from pippin.engines.verify.findings import finding, helped, known, names_of
 from pippin.engines.verify.folder import Folder
 from tests.engines.verify.folders import write
 
-COMMANDS = {code: told["help"].get("command") for code, told in known().items() if "help" in told}
-NAMES = dict.fromkeys(("model", "repository", "publisher", "source", "uncompared"), "org/name") | {
-    "folder": "/a"
-}
+COMMANDS = {code: told["help"]["command"] for code, told in known().items()}
+OWN = {"model": "'a kite'", "folder": "'/a b'", "name": "kite-1b", "converter": "mlx_lm.convert"}
+"""What is known of each folder."""
+NAMES = dict.fromkeys(("repository", "publisher", "source", "uncompared"), "org/name")
+PROGRAMS = ("cd", "sed", "diff")
 BASE = "org/Kite-1B"
 
 
@@ -33,25 +36,53 @@ PARSERS: dict[str, Callable[[list[str]], object]] = {
     "pippin verify": lambda words: verb_of("verify").new_parser().parse(words),
     "pippin pull": lambda words: verb_of("pull").new_parser().parse(words),
     "pippin doctor": lambda words: verb_of("doctor").new_parser().parse(words),
+    "pippin show": lambda words: verb_of("show").new_parser().parse(words),
+    "pippin search": lambda words: verb_of("search").new_parser().parse(words),
+    "mlx_vlm.convert": lambda words: argparse.ArgumentParser().add_argument("--hf-path"),
     "mlx_lm.convert": lambda words: configure_parser().parse_args(words),
     "hf download": lambda words: app.commands["download"].materialize().make_context("hf", words),  # type: ignore[attr-defined]
     "pip install": lambda words: argparse.ArgumentParser().add_argument("-U"),
 }
 
 
-@pytest.mark.parametrize("command", sorted({*COMMANDS.values()} - {None}))
-def test_a_command_is_understood_as_it_is_typed(command: str) -> None:
-    words = shlex.split(command.format_map(NAMES))
-    [name] = [each for each in PARSERS if words[: len(each.split())] == each.split()]
-    PARSERS[name](words[len(name.split()) :])
-    assert not re.search(r"\b[A-Z]{3,}\b", command)  # a word for which another is to be put
+@pytest.mark.parametrize("names", [OWN, OWN | NAMES], ids=["without its publisher", "whole"])
+@pytest.mark.parametrize("code", known())
+def test_each_finding_says_what_it_means_and_has_a_command_that_is_understood_as_it_is_typed(
+    code: str, names: dict[str, str]
+) -> None:
+    fields = dict.fromkeys(re.findall(r"{(\w+)", known()[code]["text"]), 0) | {
+        "files": ["model 2.safetensors"]
+    }
+    told = helped(finding(code, **fields), names)
+    assert all((told.meaning, told.advice, told.command))
+    assert not re.search(
+        r"\b[A-Z]{3,}\b|[{}]", told.command.replace("1s/{/{", "")
+    )  # a word for which another is to be put
+    words = shlex.split(told.command)
+    if words[0] not in PROGRAMS:
+        [name] = [each for each in PARSERS if words[: len(each.split())] == each.split()]
+        PARSERS[name](words[len(name.split()) :])
+    for flag in re.findall(r"--[a-z-]+", told.advice):
+        assert flag in option_parser("serve", "")._option_string_actions
 
 
-def test_what_changes_answers_has_help_and_words_name_flags_that_are_there() -> None:
-    for code, told in known().items():
-        assert "help" in told or told["severity"] == "note", code
-        for flag in re.findall(r"--[a-z-]+", told.get("help", {}).get("advice", "")):
-            assert flag in option_parser("serve", "")._option_string_actions
+def test_a_command_of_the_shell_does_what_its_words_say(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    write(folder, "config.json", {"tie_word_embeddings": True, "hidden_size": 8})
+    write(folder, "tokenizer_config.json", {"eos_token": "{}"})
+    (folder / "model 2.safetensors").touch()
+    names = names_of(Folder.read(folder), None) | {"source": shlex.quote(str(folder))}
+    for each in (
+        finding("head-ignored"),
+        finding("mistral-cuts"),
+        finding("stray-shard", files=["model 2.safetensors"]),
+        finding("vectors-differ", cosine=0.0, longer=0.0),
+    ):
+        subprocess.run(["sh", "-c", helped(each, names).command], check=True)
+    assert object_in(folder / "config.json") == {"tie_word_embeddings": False, "hidden_size": 8}
+    assert object_in(folder / "tokenizer_config.json") == {"fix_mistral_regex": True, "eos_token": "{}"}
+    assert (folder / "unused" / "model 2.safetensors").exists()
 
 
 @pytest.mark.parametrize(
@@ -77,11 +108,16 @@ def test_names_are_those_that_are_known(
     said = dict(each.split("=") for each in re.findall(r"\w+=(?:'[^']*'|\S+)", names))
     assert found.items() >= said.items()
     assert found["folder"] == str(folder)
-    assert bool(found.keys() - {"model", "folder"}) == bool(names)
+    assert bool(found.keys() - OWN.keys()) == bool(names)
+    assert found["name"].casefold() == (
+        "kite-tuned" if "tuned" in place else BASE[4:].casefold()[: len(found["name"])]
+    )
 
 
-def test_a_command_without_a_name_is_left_out() -> None:
-    names = {"folder": "/a b", "model": "kite"}
-    assert helped(finding("damaged-shard", file="x"), names).command == ""
-    told = helped(finding("adapter-beside", all=3), names)
-    assert (told.advice, told.command) == ("serve the model with it", "pippin serve kite --adapter-path /a b")
+def test_a_search_helps_where_the_publisher_is_not_known() -> None:
+    told = helped(finding("damaged-shard", file="x"), OWN)
+    assert told.advice == "fetch the model again from its publisher; this finds its repository"
+    assert told.command == "pippin search --all kite-1b"
+    assert (
+        helped(finding("adapter-beside", all=3), OWN).command == "pippin serve 'a kite' --adapter-path '/a b'"
+    )

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
 
+from pippin.core.models import ModelKind
 from tests.engines.verify.folders import (
     END,
     MARKS,
@@ -172,6 +173,11 @@ def duplicated(arrays: Arrays) -> None:
 def zeroed_norm(arrays: Arrays) -> None:
     name = "model.layers.1.input_layernorm.weight"
     arrays[name] = np.zeros_like(arrays[name])
+
+
+def zeroed_bias(arrays: Arrays) -> None:
+    for layer in range(3):
+        arrays[f"model.layers.{layer}.self_attn.q_proj.bias"] = np.full(64, float(layer != 1), np.float32)
 
 
 def copied(arrays: Arrays) -> None:
@@ -368,8 +374,22 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "a template that cannot be compiled": (template("{%- if tools %}", "{%- if tools %"), "unusable"),
     "no bos in the vocabulary": (
         lambda folder: edit(folder, "tokenizer_config.json", bos_token="<s2>"), "token-without-embedding"),
+    "an end that begins answers": (
+        lambda folder: edit(folder, "tokenizer_config.json", eos_token="<|im_start|>"), "eos-is-text"),
+    "a bias zeroed": (weights(zeroed_bias), "blank-tensor"),
     "field that is not read": (config(final_logit_softcapping=30.0), "field-unread"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "severity"), [("language", "note"), ("embeddings", "warning")])
+def test_what_fills_rows_is_compared(kind: ModelKind, severity: str, sound: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(sound, folder)
+    for pad, told in ((257, []), (65, [severity])):
+        edit(folder, "tokenizer_config.json", pad_token="<|im_start|>")
+        edit(folder, "config.json", pad_token_id=pad)
+        [section] = report_on(folder, "tokens", kind=kind, architecture="llama").sections
+        assert [each.severity for each in section.findings if each.code == "pad-disagrees"] == told
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -447,6 +467,14 @@ def test_why_a_model_that_hears_is_not_served_is_found(sound: Path) -> None:
     assert [each.code for each in found_in(report_on(sound, "files", kind="transcription"))] == ["unusable"]
 
 
+def test_a_model_that_hears_and_never_ends_is_found(sound: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(sound, folder)
+    edit(folder, "generation_config.json", suppress_tokens=[1, END])
+    found = found_in(report_on(folder, "files", kind="transcription"))
+    assert [each.code for each in found] == ["eos-never", "unusable"]
+
+
 def test_the_files_of_the_model_before_it_was_quantised_are_compared(sound: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(sound, folder)
@@ -481,7 +509,7 @@ def test_findings_say_what_they_mean_and_what_helps(sound: Path, tmp_path: Path)
     assert len(found) >= 2
     assert all(each.meaning and each.advice for each in found)
     # Nothing says which repository has the publisher's files.
-    assert {each.command for each in found} == {""}
+    assert {each.command for each in found} == {"pippin search --all model"}
     edit(folder, "config.json", _name_or_path="org/model")
     found = found_in(report_on(folder, architecture="llama"))
     assert {each.command for each in found} == {

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from contextlib import suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -18,11 +17,16 @@ from pippin.engines.verify.folder import Folder
 REPOSITORY: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 BASE: Final = re.compile(rf"^base_model:\s*(?:- )?[\"']?({REPOSITORY.pattern})[\"']?\s*$", re.MULTILINE)
 """Where a model's page names the model that it was made of."""
+PACKED: Final = re.compile(
+    r"(?<=\w)[-_.](?:mlx|gguf|i?q\d|bf16|fp?16|fp8|mxfp|nvfp|awq|gptq|\d+-?bit).*", re.IGNORECASE
+)
+"""What a conversion adds to a model's name."""
+SEARCH: Final = "pippin search --all {name}"
 
 
 @cache
 def known() -> dict[str, dict[str, Any]]:
-    """The findings by their codes: `severity`, `text`, and where there is more to say `meaning` and `help`."""
+    """The findings by their codes: `severity`, `text`, `meaning` and `help`."""
     found: dict[str, dict[str, Any]] = yaml.safe_load(data("findings.yaml"))
     return found
 
@@ -42,22 +46,25 @@ def finding(code: str, severity: Severity | None = None, **facts: Any) -> Findin
         code=code,
         severity=severity or told["severity"],
         text=told["text"].format(**written),
-        meaning=told.get("meaning", ""),
+        meaning=told["meaning"],
+        advice=told["help"]["advice"],
+        command=told["help"]["command"].replace("{files}", shlex.join(facts.get("files", ()))),
     )
 
 
 def helped(found: Finding, names: dict[str, str]) -> Finding:
-    """A finding with what helps. A command that has a name which is not among `names` is left out."""
-    told = {"advice": "", "command": "", **known()[found.code].get("help", {})}
-    with suppress(KeyError):
-        return replace(found, advice=told["advice"], command=told["command"].format_map(names))
-    return replace(found, advice=told["advice"])
+    """A finding with the names of its command. Where one is not among `names`, a search for the publisher helps."""
+    try:
+        return replace(found, command=found.command.format_map(names))
+    except (KeyError, ValueError):
+        advice = f"{found.advice}; this finds its repository"
+        return replace(found, advice=advice, command=SEARCH.format_map(names))
 
 
 def names_of(folder: Folder, against: Path | None) -> dict[str, str]:
-    """The names that commands have, quoted for a shell: `model`, `folder`, and where they are known `repository`, which
-    has the model, `publisher`, which has its original files, `source`, from which mlx-lm converts it, and `uncompared`,
-    an original that it was not compared with."""
+    """The names that commands have, quoted for a shell: `model`, `folder`, the `name` of the original, the `converter`
+    of its kind, and where they are known `repository`, which has the model, `publisher`, which has its original files,
+    `source`, from which it is converted, and `uncompared`, an original that it was not compared with."""
     own, other = (name_of(each) if each else "" for each in (folder.path, against))
     readme = BASE.search(find_text(folder.path / "README.md") or "")
     said = (folder.config.get("_name_or_path"), readme and readme[1])
@@ -71,9 +78,11 @@ def names_of(folder: Folder, against: Path | None) -> dict[str, str]:
     names = {
         "model": own or str(folder.path),
         "folder": str(folder.path),
+        "name": PACKED.sub("", base.partition("/")[2] or called),
+        "converter": "mlx_vlm.convert" if media else "mlx_lm.convert",
         "repository": own or base or other,
         "publisher": other or base or own,
-        "source": "" if media else compared or base,
+        "source": compared or base,
         "uncompared": "" if compared else base,
     }
     return {name: shlex.quote(value) for name, value in names.items() if value}

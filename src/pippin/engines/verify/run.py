@@ -19,7 +19,7 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.verification import Finding, Report, Section, SectionName, Step, Verification
 from pippin.engines import transcription
 from pippin.engines.language.prompt.preparer import open_preparer
-from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.text.tokenizer import Tokenizer, ids_in
 from pippin.engines.verify import (
     compared,
     files,
@@ -144,7 +144,10 @@ class Verifier:
         return found, {"weight files": len(self._folder.headers), "tensors": len(self._folder.tensors)}
 
     def _heard(self) -> Iterator[Finding]:
-        """Why a model that hears is not served, whose files nothing else reads here."""
+        """Why a model that hears is not served or does not end, whose files nothing else reads here."""
+        told = self._folder.generation
+        if never := sorted(ids_in(told.get("eos_token_id")) & ids_in(told.get("suppress_tokens"))):
+            yield finding("eos-never", ids=never)
         try:
             transcription.open_engine(
                 self._spec, transcription.open_preparer(self._spec), lambda *_: None
@@ -159,6 +162,7 @@ class Verifier:
         if self._kind != "language":
             tokenizer = tokens.of_file(tokenizer, self._folder.path)
         found = [*tokens.check(self._folder, tokenizer, self._kind, turn_end)]
+        found += weights.check_rows(self._folder, tokenizer)
         if self._against is not None:
             found += tokens.compare(tokenizer, Tokenizer.load(self._against))
         return found, {"texts": len(tokens.texts())}

@@ -150,6 +150,9 @@ def _answers(written: Written) -> Iterator[Finding]:
     if not written.converter.traits.turn_end and written.tokenizer.eos.isdisjoint(ends):
         yield finding("turn-open")
     if before.startswith(asked) and prompt.startswith(asked):
+        end = written.tokenizer.single(written.tokenizer.special_names.get("eos_token", ""))
+        if end is not None and end in written.tokenizer.encode(prompt.removeprefix(asked))[:1]:
+            yield finding("eos-is-text", id=end, piece=written.tokenizer.raw(end))
         own, before = (THINKS.sub("", text.removeprefix(asked)).strip() for text in (prompt, before))
         # The first mark and word are the speaker's; thoughts may follow in one of them alone.
         first, second = (

@@ -48,7 +48,7 @@ def check(folder: Folder, tokenizer: Tokenizer, kind: str, turn_end: str = "") -
     """
     yield from _size(folder, tokenizer)
     yield from _added(folder, tokenizer)
-    yield from _starts(folder, tokenizer)
+    yield from _starts(folder, tokenizer, kind)
     if kind == "language":
         if fields := left_out(folder.generation):
             yield finding("generation-unread", None if {*fields} - OF_LENGTHS else "note", fields=fields)
@@ -99,7 +99,13 @@ def _added(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
             yield finding("special-token", name=name, token=token, count=count)
 
 
-def _starts(folder: Folder, tokenizer: Tokenizer) -> Iterator[Finding]:
+def _starts(folder: Folder, tokenizer: Tokenizer, kind: str) -> Iterator[Finding]:
+    """What begins texts, and what fills rows, behind whose id the positions of RoBERTa's kind begin."""
+    pad = tokenizer.backend.token_to_id(tokenizer.special_names.get("pad_token", ""))
+    said = ids_in(folder.field("pad_token_id"), folder.generation.get("pad_token_id")) - {pad, -1}
+    if pad is not None and said:
+        # Models that write read no such token.
+        yield finding("pad-disagrees", "note" if kind == "language" else None, own=pad, said=sorted(said))
     if tokenizer.bos is None:
         return
     said = ids_in(folder.field("bos_token_id"), folder.generation.get("bos_token_id")) - {tokenizer.bos}
