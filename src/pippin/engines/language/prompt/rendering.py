@@ -16,6 +16,7 @@ from pippin.core.conversation import (
     Audio,
     Image,
     Inline,
+    MediaPart,
     Message,
     Part,
     Text,
@@ -103,6 +104,29 @@ class TemplateWriter:
             raise ServerError("invalid_request", message, "messages") from error
 
 
+SAMPLES: Final[dict[Modality, MediaPart]] = {
+    "image": Image(Inline(b"")),
+    "video": Video(Inline(b"")),
+    "audio": Audio(Inline(b"")),
+}
+
+
+def _is_in_results(modality: Modality, template: ChatTemplate, converter: Converter) -> bool:
+    """Whether a template writes a medium in a tool's result, in the way in which it writes one of the user's."""
+    writer = TemplateWriter(template, replace(converter, in_results=frozenset([modality])))
+    called = (Message("user", (Text("QXA"),)), Message("assistant", (ToolCall("call12345", "qxtool", "{}"),)))
+    offer, medium = (Tool("qxtool"),), SAMPLES[modality]
+    parts = (Text("QXR"), medium, Text("QXT"))
+    results = (Message("tool", (ToolResult("call12345", said, "qxtool"),)) for said in (parts, parts[::2]))
+    with suppress(ServerError):
+        seen, unseen = (writer.render((*called, result), offer, False) for result in results)
+        said = writer.render((Message("user", parts),), (), False)
+        marker = said.partition("QXR")[2].partition("QXT")[0].strip()
+        added = seen.count(marker) - unseen.count(marker) if marker else 0
+        return added == 1 and "QXR" in seen and "QXT" in seen
+    return False
+
+
 class PromptRenderer:
     """The chat templates of a model and what they need. Several threads may use it at once.
 
@@ -135,13 +159,14 @@ class PromptRenderer:
             # Skeletons of conversations have no media.
             writer = TemplateWriter(template, replace(converter, media=None))
             forms = Forms(partial(writer.render, **defaults))
+            if converter.traits.tool_results:
+                shown = (each for each in media.modalities if _is_in_results(each, template, converter))
+                converter = replace(converter, in_results=frozenset(shown))
             self._templates[name] = (TemplateWriter(template, converter), forms)
 
     def sample(self, modality: Modality, count: int = 1) -> str:
         """A rendered user message with media and a word. Raises `ServerError`."""
-        source = Inline(b"")
-        media: dict[Modality, Part] = {"image": Image(source), "video": Video(source), "audio": Audio(source)}
-        message = Message("user", (*[media[modality]] * count, Text("Look")))
+        message = Message("user", (*[SAMPLES[modality]] * count, Text("Look")))
         return self._render(GenerationRequest(model="", messages=(message,)), generation=True)
 
     @property
