@@ -200,7 +200,7 @@ class Converter(Struct, frozen=True):
     def _result(self, result: ToolResult, message: Message, ids: CallIds, *, within: bool) -> dict[str, Any]:
         role, shield = "tool" if self.traits.tool_results else "", self.literals.shield
         shows = within and any(isinstance(part, MediaPart) for part in result.parts)
-        content = listed(result.parts, shield) if shows else self._texts(result.parts, role, shield)
+        content: Any = listed(result.parts, shield) if shows else self._texts(result.parts, role, shield)
         if result.is_error:
             content = _joined("Error:", content, " ")
         if not self.traits.tool_results:

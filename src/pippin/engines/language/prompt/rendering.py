@@ -12,19 +12,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pippin.core.conversation import (
-    Audio,
-    Image,
-    Inline,
-    MediaPart,
-    Message,
-    Part,
-    Text,
-    Tool,
-    ToolCall,
-    ToolResult,
-    Video,
-)
+from pippin.core.conversation import Inline, Message, Part, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ServerError
 from pippin.core.models import Rewritten
 from pippin.core.requests import RESERVED_VARIABLES, GenerationRequest
@@ -47,6 +35,7 @@ from pippin.engines.language.text.tokenizer import (
     plain,
 )
 from pippin.engines.language.vision.media import (
+    KINDS,
     TEXT_ONLY,
     Modality,
     Parts,
@@ -104,11 +93,7 @@ class TemplateWriter:
             raise ServerError("invalid_request", message, "messages") from error
 
 
-SAMPLES: Final[dict[Modality, MediaPart]] = {
-    "image": Image(Inline(b"")),
-    "video": Video(Inline(b"")),
-    "audio": Audio(Inline(b"")),
-}
+SAMPLES: Final = {modality: kind(Inline(b"")) for kind, modality in KINDS.items()}
 
 
 def _is_in_results(modality: Modality, template: ChatTemplate, converter: Converter) -> bool:
