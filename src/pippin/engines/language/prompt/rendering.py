@@ -100,15 +100,14 @@ def _is_in_results(modality: Modality, template: ChatTemplate, converter: Conver
     """Whether a template writes a medium in a tool's result, in the way in which it writes one of the user's."""
     writer = TemplateWriter(template, replace(converter, in_results=frozenset([modality])))
     called = (Message("user", (Text("QXA"),)), Message("assistant", (ToolCall("call12345", "qxtool", "{}"),)))
-    offer, medium = (Tool("qxtool"),), SAMPLES[modality]
-    parts = (Text("QXR"), medium, Text("QXT"))
+    parts = (Text("QXR"), SAMPLES[modality], Text("QXT"))
     results = (Message("tool", (ToolResult("call12345", said, "qxtool"),)) for said in (parts, parts[::2]))
     with suppress(ServerError):
-        seen, unseen = (writer.render((*called, result), offer, False) for result in results)
+        seen, unseen = (writer.render((*called, result), (Tool("qxtool"),), False) for result in results)
         said = writer.render((Message("user", parts),), (), False)
         marker = said.partition("QXR")[2].partition("QXT")[0].strip()
-        added = seen.count(marker) - unseen.count(marker) if marker else 0
-        return added == 1 and "QXR" in seen and "QXT" in seen
+        is_added = marker and seen.count(marker) == unseen.count(marker) + 1
+        return bool(is_added) and "QXR" in seen and "QXT" in seen
     return False
 
 

@@ -232,9 +232,8 @@ class PromptProcessor(LibraryProcessor):
         if self.joint is None:
             # Some processors number media with ids below 0, which are no tokens.
             return [max(int(each), 0) for each in made.ids[0]], made
-        digests = (digest_of(part, inline_bytes(part), self._options) for _, part in parts)
-        digest = hashlib.blake2b(b"".join(digests)).digest()
-        tokens, found = self.joint.place(made, modality_of(parts[0][1]), digest)
+        digests = b"".join(digest_of(part, inline_bytes(part), self._options) for _, part in parts)
+        tokens, found = self.joint.place(made, modality_of(parts[0][1]), hashlib.blake2b(digests).digest())
         return tokens, require_text_after(found, len(tokens))
 
     def prompt(self, text: str, media: Parts) -> WholePrompt:
