@@ -1,5 +1,6 @@
 """Pictures in prompts: several of them, in histories and results of tools, in caches, beside other features."""
 
+import re
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,52 @@ def test_pictures_in_results_of_tools_are_seen(bench: VisionBench) -> None:
     assert job.media is not None
     assert len(job.media.placed) == 1
     assert bench.alone(job)
+
+
+TOOLS_TEMPLATE = """
+{%- macro shown(content) %}{% if content is string %}{{ content }}{% else %}{% for part in content %}
+{%- if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}
+{%- endfor %}{% endif %}{% endmacro %}
+{%- if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}
+{%- for message in messages %}<|im_start|>{{ message.role }}\n{{ WRITTEN }}
+{%- for call in message.tool_calls %}{{ call.function | tojson }}{% endfor %}<|im_end|>\n{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"""
+"""Like that of Qwen3-VL; what stands for WRITTEN is the content of a message."""
+
+
+@pytest.mark.parametrize(
+    ("written", "results"),
+    [
+        ("shown(message.content)", "tool: 1<P>2 tool: <P> tool: Error: <P> assistant: "),
+        (
+            "message.content if message.role == 'tool' else shown(message.content)",
+            "tool: 1\n2 user: <P> tool:  user: <P> tool: Error:  user: <P> assistant: ",
+        ),
+    ],
+)
+def test_pictures_stand_in_results_where_the_template_writes_them(
+    written: str, results: str, folder: Path, tmp_path: Path
+) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text(TOOLS_TEMPLATE.replace("WRITTEN", written))
+    bench = VisionBench(folder, chat_template_file=str(template))
+    shown = [Image(Inline(each)) for each in (WIDE, TALL, SMALL)]
+    parts = ((Text("1"), shown[0], Text("2")), (shown[1],), (shown[2],))
+    messages = (
+        Message("user", (Text("Look."),)),
+        Message("assistant", tuple(ToolCall(f"call_{n}", "look", "{}") for n in range(3))),
+        *(Message("tool", (ToolResult(f"call_{n}", each, is_error=n == 2),)) for n, each in enumerate(parts)),
+    )
+    job = bench.prepare("a", messages, tools=(Tool("look"),))
+    assert job.media is not None
+    assert [each.medium.digest for each in job.media.placed] == [
+        each.medium.digest
+        for each in bench.job("b", *shown).media.placed  # type: ignore[union-attr]
+    ]
+    prompt = bench.preparer.tokenizer.decode(list(job.prompt))
+    told = re.sub(r"<\|vision_start\|>(<\|image_pad\|>)+<\|vision_end\|>", "<P>", prompt)
+    told = re.sub(r"<\|im_end\|>\n<\|im_start\|>(\w+)\n", r" \1: ", told)
+    assert told.endswith(results)
 
 
 def test_a_damaged_picture_in_an_earlier_turn_is_a_line(bench: VisionBench) -> None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from pippin.core.conversation import MediaPart, Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 from pippin.engines.language.template.traits import Messages, Traits, thinking_parts
 from pippin.engines.language.text.tokenizer import Literals, broken
-from pippin.engines.language.vision.media import MediaStyle, listed
+from pippin.engines.language.vision.media import MediaStyle, Modality, listed, modality_of
 from pippin.output.tool_format import History, Write, write_json_tags
 
 Style = Literal["any", "nine", "function"]
@@ -54,6 +54,7 @@ class Converter(Struct, frozen=True):
     history: History
     literals: Literals
     media: MediaStyle | None = None  # of models that take more than text
+    in_results: frozenset[Modality] = frozenset()  # media that the template writes in results of tools
 
     def convert(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> Messages:
         """The messages for the template. Raises `ServerError` naming a part that this model can't take."""
@@ -104,10 +105,11 @@ class Converter(Struct, frozen=True):
 
     def _message(self, message: Message, ids: CallIds) -> Messages:
         results = [part for part in message.parts if isinstance(part, ToolResult)]
-        entries = [self._result(part, message, ids) for part in results]
-        media = tuple(part for result in results for part in result.parts if not isinstance(part, Text))
-        if media and self.media is not None:
-            # A message of the user's: templates take them nowhere else.
+        media = tuple(part for result in results for part in result.parts if isinstance(part, MediaPart))
+        within = all(modality_of(part) in self.in_results for part in media)
+        entries = [self._result(part, message, ids, within=within) for part in results]
+        if not within and self.media is not None:
+            # All of them in a message of the user's, as media keep their order.
             entries.append({"role": "user", "content": self.media.content(media, self.literals.shield)})
         if message.role == "tool" or (results and len(results) == len(message.parts)):
             return entries
@@ -195,8 +197,10 @@ class Converter(Struct, frozen=True):
     def _write(self) -> Write:
         return self.history.write or write_json_tags
 
-    def _result(self, result: ToolResult, message: Message, ids: CallIds) -> dict[str, Any]:
-        content = self._texts(result.parts, "tool" if self.traits.tool_results else "", self.literals.shield)
+    def _result(self, result: ToolResult, message: Message, ids: CallIds, *, within: bool) -> dict[str, Any]:
+        role, shield = "tool" if self.traits.tool_results else "", self.literals.shield
+        shows = within and any(isinstance(part, MediaPart) for part in result.parts)
+        content: Any = listed(result.parts, shield) if shows else self._texts(result.parts, role, shield)
         if result.is_error:
             content = _joined("Error:", content, " ")
         if not self.traits.tool_results:

@@ -12,18 +12,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pippin.core.conversation import (
-    Audio,
-    Image,
-    Inline,
-    Message,
-    Part,
-    Text,
-    Tool,
-    ToolCall,
-    ToolResult,
-    Video,
-)
+from pippin.core.conversation import Inline, Message, Part, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ServerError
 from pippin.core.models import Rewritten
 from pippin.core.requests import RESERVED_VARIABLES, GenerationRequest
@@ -46,6 +35,7 @@ from pippin.engines.language.text.tokenizer import (
     plain,
 )
 from pippin.engines.language.vision.media import (
+    KINDS,
     TEXT_ONLY,
     Modality,
     Parts,
@@ -103,6 +93,24 @@ class TemplateWriter:
             raise ServerError("invalid_request", message, "messages") from error
 
 
+SAMPLES: Final = {modality: kind(Inline(b"")) for kind, modality in KINDS.items()}
+
+
+def _is_in_results(modality: Modality, template: ChatTemplate, converter: Converter) -> bool:
+    """Whether a template writes a medium in a tool's result, in the way in which it writes one of the user's."""
+    writer = TemplateWriter(template, replace(converter, in_results=frozenset([modality])))
+    called = (Message("user", (Text("QXA"),)), Message("assistant", (ToolCall("call12345", "qxtool", "{}"),)))
+    parts = (Text("QXR"), SAMPLES[modality], Text("QXT"))
+    results = (Message("tool", (ToolResult("call12345", said, "qxtool"),)) for said in (parts, parts[::2]))
+    with suppress(ServerError):
+        seen, unseen = (writer.render((*called, result), (Tool("qxtool"),), False) for result in results)
+        said = writer.render((Message("user", parts),), (), False)
+        marker = said.partition("QXR")[2].partition("QXT")[0].strip()
+        is_added = marker and seen.count(marker) == unseen.count(marker) + 1
+        return bool(is_added) and "QXR" in seen and "QXT" in seen
+    return False
+
+
 class PromptRenderer:
     """The chat templates of a model and what they need. Several threads may use it at once.
 
@@ -135,13 +143,14 @@ class PromptRenderer:
             # Skeletons of conversations have no media.
             writer = TemplateWriter(template, replace(converter, media=None))
             forms = Forms(partial(writer.render, **defaults))
+            if converter.traits.tool_results:
+                shown = (each for each in media.modalities if _is_in_results(each, template, converter))
+                converter = replace(converter, in_results=frozenset(shown))
             self._templates[name] = (TemplateWriter(template, converter), forms)
 
     def sample(self, modality: Modality, count: int = 1) -> str:
         """A rendered user message with media and a word. Raises `ServerError`."""
-        source = Inline(b"")
-        media: dict[Modality, Part] = {"image": Image(source), "video": Video(source), "audio": Audio(source)}
-        message = Message("user", (*[media[modality]] * count, Text("Look")))
+        message = Message("user", (*[SAMPLES[modality]] * count, Text("Look")))
         return self._render(GenerationRequest(model="", messages=(message,)), generation=True)
 
     @property

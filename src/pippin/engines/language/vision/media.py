@@ -235,11 +235,11 @@ def place(media: Sequence[Medium], tokens: Sequence[int], placeholders: Containe
     )
 
 
-_MODALITIES: dict[type[MediaPart], Modality] = {Image: "image", Audio: "audio", Video: "video"}
+KINDS: dict[type[MediaPart], Modality] = {Image: "image", Audio: "audio", Video: "video"}
 
 
 def modality_of(part: MediaPart) -> Modality:
-    return _MODALITIES[type(part)]
+    return KINDS[type(part)]
 
 
 def inline_bytes(part: MediaPart) -> bytes:
@@ -249,13 +249,7 @@ def inline_bytes(part: MediaPart) -> bytes:
 
 
 def _size(value: Any) -> int:
-    match value:
-        case np.ndarray():
-            return int(value.nbytes)
-        case list():
-            return sum(map(_size, value))
-        case _:
-            return 0
+    return sum(map(_size, value)) if isinstance(value, list) else int(getattr(value, "nbytes", 0))
 
 
 def listed(parts: Sequence[Part], shield: Callable[[str], str]) -> list[dict[str, Any]]:

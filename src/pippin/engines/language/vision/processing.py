@@ -444,13 +444,9 @@ def plain_arrays(value: Any) -> Any:
     match value:
         case mx.array():
             return np.array(value.astype(mx.float32) if value.dtype == mx.bfloat16 else value)
-        case np.ndarray() | np.generic():
-            return value
         case dict():
             return {key: plain_arrays(item) for key, item in value.items()}
         case list() | tuple():
             return [plain_arrays(item) for item in value]
-        case _ if hasattr(value, "__array__"):
-            return np.asarray(value)
         case _:
-            return value
+            return np.asarray(value) if hasattr(value, "__array__") else value

@@ -232,12 +232,9 @@ class PromptProcessor(LibraryProcessor):
         if self.joint is None:
             # Some processors number media with ids below 0, which are no tokens.
             return [max(int(each), 0) for each in made.ids[0]], made
-        tokens, found = self.joint.place(made, modality_of(parts[0][1]), self._digest(parts))
+        digests = b"".join(digest_of(part, inline_bytes(part), self._options) for _, part in parts)
+        tokens, found = self.joint.place(made, modality_of(parts[0][1]), hashlib.blake2b(digests).digest())
         return tokens, require_text_after(found, len(tokens))
-
-    def _digest(self, parts: Parts) -> bytes:
-        digests = (digest_of(part, inline_bytes(part), self._options) for _, part in parts)
-        return hashlib.blake2b(b"".join(digests)).digest()
 
     def prompt(self, text: str, media: Parts) -> WholePrompt:
         """A rendered prompt and its media, each with its field, as the model takes them. Raises `ServerError`."""
