@@ -25,9 +25,10 @@ from pippin.core.events import (
     PartEnded,
     Rendered,
     Tokenized,
+    Transcribed,
 )
 from pippin.core.models import EngineStats, HubModel, ModelInfo, ModelKind, ModelState, Suggestion
-from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
+from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize, Transcribe
 from pippin.runtime.workers.link import Mailbox
 from pippin.service.service import Service
 from tests.api.golden_events import SEQUENCES
@@ -106,6 +107,8 @@ def answer_of(task: Task) -> Event:
             return Tokenized((1,), (b"Hi",) if with_pieces else ())
         case Detokenize():
             return Detokenized("Hi")
+        case Transcribe():
+            return Transcribed("Hallo.", "de", 1.0, "german")
         case _:
             return failed("unsupported")
 

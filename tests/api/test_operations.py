@@ -508,3 +508,20 @@ def test_models_are_owned_by_whom_the_profiles_server_said(compat: Compat | None
             return (await client.get("/v1/models")).json()
 
     assert {each["owned_by"] for each in asyncio.run(main())["data"]} == {owner}
+
+
+@pytest.mark.parametrize(
+    ("compat", "form", "language"),
+    [(None, "verbose_json", "german"), ("mlx-vlm", "verbose_json", "de"), (None, "ndjson", "de")],
+)
+def test_a_transcription_names_its_language_as_openai_or_as_mlx_vlm(
+    compat: Compat | None, form: str, language: str
+) -> None:
+    app = create_app(open_api(cast(Any, FakeService()), Settings(server=ServerOptions(), compat=compat)))
+
+    async def main() -> Any:
+        async with client_of(app) as client:
+            asked = {"model": MODEL.id, "response_format": form}
+            return await client.post("/v1/audio/transcriptions", data=asked, files={"file": b"RIFF"})
+
+    assert json.loads(asyncio.run(main()).text)["language"] == language

@@ -70,6 +70,10 @@ def status_of(data: bytes) -> int:
         ("adts", "aac"),
         ("webm", "libopus"),
         ("mpeg", "mp2"),
+        ("mpegts", "aac"),
+        ("avi", "libmp3lame"),
+        ("flv", "aac"),
+        ("asf", "libmp3lame"),
     ],
 )
 def test_common_files_are_decoded_to_mono_at_the_rate_asked_for(format: str, codec: str) -> None:
@@ -131,6 +135,12 @@ def test_of_a_cut_file_what_is_there_is_heard() -> None:
     whole = SPEECH.read_bytes()
     assert {status_of(whole[:end]) for end in (10, 100, 1000)} == {400}
     assert seconds(whole[: len(whole) // 2]) == pytest.approx(seconds(whole) / 2, abs=1)
+
+
+def test_a_file_whose_index_is_cut_off_is_refused_in_words_that_say_so() -> None:
+    whole = encoded("ipod", "aac", tone(1.0))
+    with pytest.raises(ServerError, match="without its end"):
+        sound.decode(whole[: len(whole) // 2], 16000, param="file")
 
 
 FILES = (

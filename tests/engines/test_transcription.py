@@ -55,7 +55,7 @@ def test_speech_is_heard_as_another_implementation_hears_it(loaded: Loaded) -> N
     events = hear(loaded, words=True)
     done = events[-1]
     assert isinstance(done, Transcribed)
-    assert (done.text, done.language) == (HEARD, "en")
+    assert (done.text, done.language, done.language_name) == (HEARD, "en", "english")
     assert abs(done.duration - 6.487) < 0.01
     segments = [event for event in events if isinstance(event, Segment)]
     assert "".join(segment.text for segment in segments).strip() == HEARD
@@ -95,6 +95,16 @@ def test_a_language_may_be_a_name_or_detected(
     done = hear(loaded, language=language)[-1]
     assert isinstance(done, Transcribed)
     assert (asked, done.language) == ([given], given or "de")
+    assert done.language_name == {"en": "english", "de": "german"}[done.language]
+
+
+@pytest.mark.model
+def test_a_translation_is_english(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = STTOutput(text="Hello.", segments=[], language="de")
+    monkeypatch.setattr(Model, "generate", lambda *_, **__: heard)
+    done = hear(loaded, language="de", translate=True)[-1]
+    assert isinstance(done, Transcribed)
+    assert (done.language, done.language_name) == ("en", "english")
 
 
 @pytest.mark.model

@@ -232,8 +232,9 @@ class Transcribed(Spent, frozen=True, tag=True, omit_defaults=True):
     """The end of a transcription; its segments came before."""
 
     text: str
-    language: str | None
+    language: str | None  # its code, if the model has codes
     duration: float  # seconds of audio
+    language_name: str | None = None  # in English and small letters, as in OpenAI's answers
 
 
 class SpeechChunk(Struct, frozen=True, tag=True):

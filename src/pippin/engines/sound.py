@@ -33,7 +33,7 @@ CONTAINERS: dict[str, tuple[str, str, str]] = {
 }
 """FFmpeg's container, codec and sample format for each format of speech."""
 
-READ = "wav,w64,mp3,flac,ogg,mov,matroska,aac,aiff,caf,au,amr,mpeg"
+READ = "wav,w64,mp3,flac,ogg,mov,matroska,aac,aiff,caf,au,amr,mpeg,mpegts,avi,flv,asf"
 """The containers that are read, by FFmpeg's names."""
 
 
@@ -73,9 +73,10 @@ def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECON
     except av.FFmpegError:
         samples = np.zeros(0, np.float32)
     if samples.size == 0:
-        raise refused(
-            param, "holds no sound that can be decoded; send a wav, mp3, flac, ogg, m4a or webm file."
-        )
+        what = "holds no sound that can be decoded; send a wav, mp3, flac, ogg, m4a or webm file."
+        if data[4:8] == b"ftyp" and b"moov" not in data:
+            what = "is an mp4 or m4a file without its end, where its index (moov) stands; send it whole."
+        raise refused(param, what)
     if not np.abs(samples).max() <= LOUDEST:  # also refuses NaN
         raise refused(
             param, "holds samples that are no numbers, or far beyond 1; send sound between -1 and 1."

@@ -216,6 +216,8 @@ def rate_of(model: nn.Module) -> int:
 
 def transcribe(task: Transcribe, samples: sound.Samples, rate: int, model: nn.Module, call: Call) -> None:
     """Run a request on the model's thread: emit segments as they come, then the whole transcript."""
+    from mlx_audio.stt.models.whisper.tokenizer import LANGUAGES
+
     duration = samples.size / rate
     arguments = _arguments(model, task, call, duration, rate)
     cuts_itself = is_whisper(model) or not keywords_for_hearing(model).read.isdisjoint(CUTTING)
@@ -237,10 +239,11 @@ def transcribe(task: Transcribe, samples: sound.Samples, rate: int, model: nn.Mo
             arguments["language"] = result.language
     usage = Usage(prompt_tokens=audio_tokens(duration), completion_tokens=tokens)
     found = arguments.get("language") if is_whisper(model) else task.language
-    found = found or getattr(result, "language", None)
+    found = ENGLISH if task.translate else found or getattr(result, "language", None)
     language = found if isinstance(found, str) else None
     text = " ".join(filter(None, texts))
-    call.emit(Transcribed(text=text, language=language, duration=duration, usage=usage))
+    named = LANGUAGES.get(str(language).lower())
+    call.emit(Transcribed(text=text, language=language, duration=duration, language_name=named, usage=usage))
 
 
 @contextmanager

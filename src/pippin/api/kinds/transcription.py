@@ -142,6 +142,7 @@ def draw(fields: TranscriptionRequest, task: Transcribe, done: Transcribed, even
         case "verbose_json":
             shown = fields.timestamp_granularities or ("segment",)
             reply = verbose(task, done)
+            reply.language = done.language_name or reply.language
             reply.segments = convert(segments, list[SegmentBody]) if "segment" in shown else None
             reply.words = words_of(segments) if task.words else None
             return msgspec.json.encode(reply)
@@ -274,6 +275,8 @@ class Transcribing:
             )
             return await handler.answers.reply(request, streamed)
         done, found = await handler.task(request, task, Transcribed, model=fields.model, operation=operation)
+        if self.api.settings.settings.compat == "mlx-vlm":  # which answers with the code
+            done = msgspec.structs.replace(done, language_name=None)
         media = MEDIA.get(fields.response_format or "json", "application/json")
         drawn = await handler.large.do(drawn_bytes(found), draw, fields, task, done, found)
         return Response(drawn, headers={"content-type": media})
