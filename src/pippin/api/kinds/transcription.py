@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -19,7 +19,6 @@ from pippin.api.http.body import drawn_bytes
 from pippin.api.http.forms import Upload
 from pippin.api.kinds.speech import NamedEvents
 from pippin.api.routing import Api, Contents, both
-from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Event, Segment, Transcribed
 from pippin.core.tasks import Transcribe
@@ -31,6 +30,10 @@ MEDIA: Final[dict[str, str]] = {
     "vtt": "text/vtt; charset=utf-8",
 }
 LINES: Final = "application/x-ndjson"
+SHOWN: Final = (
+    "id seek start end text tokens temperature avg_logprob compression_ratio no_speech_prob".split()
+)
+"""What is told of a segment, in OpenAI's order."""
 LISTS: Final = frozenset({"timestamp_granularities", "include"})
 
 
@@ -76,19 +79,6 @@ class WordBody(Struct, kw_only=True):
     end: float
 
 
-class SegmentBody(Struct, kw_only=True):
-    id: int
-    seek: int
-    start: float
-    end: float
-    text: str
-    tokens: list[int]
-    temperature: float
-    avg_logprob: float
-    compression_ratio: float
-    no_speech_prob: float
-
-
 class TranscriptionReply(Struct, kw_only=True):
     text: str
     usage: DurationUsage
@@ -99,7 +89,7 @@ class VerboseReply(Struct, kw_only=True, omit_defaults=True):
     language: str
     duration: float
     text: str
-    segments: list[SegmentBody] | None = None
+    segments: list[dict[str, Any]] | None = None
     words: list[WordBody] | None = None
     usage: DurationUsage
 
@@ -143,7 +133,7 @@ def draw(fields: TranscriptionRequest, task: Transcribe, done: Transcribed, even
             shown = fields.timestamp_granularities or ("segment",)
             reply = verbose(task, done)
             reply.language = done.language_name or reply.language
-            reply.segments = convert(segments, list[SegmentBody]) if "segment" in shown else None
+            reply.segments = [*map(told_of, segments)] if "segment" in shown else None
             reply.words = words_of(segments) if task.words else None
             return msgspec.json.encode(reply)
         case _:
@@ -159,6 +149,10 @@ def verbose(task: Transcribe, done: Transcribed) -> VerboseReply:
         text=done.text,
         usage=DurationUsage(seconds=round(done.duration, 3)),
     )
+
+
+def told_of(segment: Segment) -> dict[str, Any]:
+    return {name: getattr(segment, name) for name in SHOWN}
 
 
 def words_of(segments: list[Segment]) -> list[WordBody]:
@@ -217,7 +211,7 @@ class TranscriptionLines(StreamEncoder):
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
             case Segment():
-                body = msgspec.to_builtins(convert(event, SegmentBody))
+                body = told_of(event)
                 if self._task.words:
                     body["words"] = words_of([event])
                 return msgspec.json.encode(body) + b"\n"
