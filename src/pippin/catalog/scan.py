@@ -198,7 +198,8 @@ def unread(found: Found) -> str | None:
     if parts in ({}, {"model": 1}):
         return None
     told = ", ".join(f"{kind}: {count}" for kind, count in parts.items())
-    way = "which are not read here: `pippin search` finds its publisher's files."
+    name = found.id.partition(":")[0].rpartition("/")[2]
+    way = f"which are not read here: `pippin search {name}` finds its publisher's files."
     return f"{found.id} is not one GGUF file but layers of Ollama's ({told}), {way}"
 
 

@@ -104,7 +104,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, finalize=_writable)
         del self.globals["lipsum"]
-        self.filters["tojson"] = functools.partial(json.dumps, ensure_ascii=False)
+        self.filters["tojson"] = _to_json
         self.filters = {name: _limited(name, each) for name, each in self.filters.items()}
         self.filters |= {each.__name__: each for each in (_counted, _joined, _writable)}
 
@@ -379,3 +379,9 @@ def _raise(message: str) -> None:
 
 def _strftime_now(format: str) -> str:
     return datetime.datetime.now().strftime(format)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, *given: Any, **named: Any) -> str:
+    """A value as transformers' filter of this name writes it, whose arguments may come without their names."""
+    options = dict(zip(("indent", "separators", "sort_keys"), given, strict=False)) | named
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)

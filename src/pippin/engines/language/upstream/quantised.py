@@ -50,7 +50,7 @@ OPENED: Final = ("falcon_h1", "gpt2")
 SPLIT: Final = "kv_b_proj."
 """The end of the matrices that classes of latent attention take apart, and pack anew where they are packed."""
 BESIDE: Final = (
-    "input_scale input_global_scale activation_scale output_scale input_zero_point k_scale v_scale"
+    "input_scale input_global_scale activation_scale output_scale input_zero_point k_scale v_scale".split()
 )
 """Scales of activations, which are not rounded here."""
 
@@ -143,7 +143,7 @@ class _Opened:
 
     def all(self, read: "Callable[[_Opened], None]", config: Config) -> Arrays:
         read(self)
-        self._drop(*BESIDE.split())
+        self._drop(*BESIDE)
         config["quantization_config"] = NONE
         if not any(name.endswith(".scales") for name in self.arrays):
             return self.arrays
