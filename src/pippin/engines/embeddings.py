@@ -364,6 +364,8 @@ class EmbeddingPreparer(EncodingPreparer):
             except TooLong as error:
                 raise self.too_long(f"{param} has {error.least} tokens or more", param) from None
         else:
+            if overflow == "error" and len(item) > self.tokenizer.limit:
+                raise self.too_long(f"{param} has {len(item)} tokens", param)
             sequence = self.tokenizer.checked(item, param)
         length, limit = len(sequence.tokens), self.tokenizer.limit
         if length > limit and overflow == "error":
