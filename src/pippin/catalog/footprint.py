@@ -26,7 +26,9 @@ KERNEL_DECODERS: Final = frozenset(
 )
 """`model_type` of decoders that the kernels run as a whole: `engines/language/kernels/architectures.py` has the
 conditions."""
-ENCODERS: Final = frozenset({"bert", "camembert", "modernbert", "roberta", "xlm-roberta"})
+ENCODERS: Final = frozenset(
+    {"bert", "camembert", "distilbert", "modernbert", "mpnet", "roberta", "xlm-roberta"}
+)
 FOREIGN_EMBEDDERS: Final = frozenset({"gemma3_text"})
 """Decoders that become other models when they embed, unknown to the kernels: EmbeddingGemma attends both ways."""
 UNPACKED: Final = ("F8_E4M3", "I8", "U8")

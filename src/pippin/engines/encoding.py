@@ -273,7 +273,7 @@ class EncodingTokenizer:
         sentence-transformers' files have one. Raises `ServerError("load_failed")`."""
         text = self.config.get("text_config") or self.config
         positions = text.get("max_position_embeddings")
-        if positions and text.get("model_type") in ("camembert", "roberta", "xlm-roberta"):
+        if positions and text.get("model_type") in ("camembert", "mpnet", "roberta", "xlm-roberta"):
             # RoBERTa counts positions from the one after the padding token's id.
             if type(pad := text.get("pad_token_id", 1)) is not int:
                 raise broken(folder / "config.json", f"has pad_token_id {pad!r}, from which positions count")

@@ -16,6 +16,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Failed
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import GenerateImages
+from pippin.engines import pictures
 from pippin.engines.blocking import BlockingJob
 from pippin.engines.images import painting
 from pippin.engines.images.painting import ImagePreparer
@@ -47,6 +48,8 @@ class Shown:
     edits: Json | None = None
     """Settings of an edit, of a family that edits."""
     several: bool = False
+    sees_alpha: bool = False
+    """Whether it has a channel for transparency, and needs no white behind it."""
     extra: Json = dataclasses.field(default_factory=dict)
     """What mlx-vlm is told and Pippin always says."""
     checks: bool = True
@@ -82,6 +85,7 @@ FAMILIES: dict[str, Shown] = {
         guided=NEGATIVE,
         edits=NEGATIVE,
         several=True,
+        sees_alpha=True,
         checks=False,
     ),
     "ernie_image": Shown(
@@ -301,7 +305,8 @@ def test_an_edit_without_a_size_is_mlx_vlms(shown: tuple[Shown, Painter], tmp_pa
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("shown", EDITING, indirect=True)
 def test_edited_pictures_are_mlx_vlms(shown: tuple[Shown, Painter], tmp_path: Path) -> None:
-    """Before and after a generated one: both are painted by one model's weights."""
+    """Before and after a generated one: both are painted by one model's weights. mlx-vlm shows the colours that
+    transparency hides, and is given pictures on white."""
     family, painter = shown
     assert family.edits is not None
     asked = {"width": family.side, "height": family.side, "steps": 2}
@@ -309,7 +314,8 @@ def test_edited_pictures_are_mlx_vlms(shown: tuple[Shown, Painter], tmp_path: Pa
     paths = []
     for place, data in enumerate(given):
         paths.append(tmp_path / f"given-{place}.png")
-        paths[-1].write_bytes(data)
+        picture = pictures.decode(data, param="image", keep_alpha=family.sees_alpha)
+        picture.save(paths[-1])
     settings = {**asked, **family.edits}
     expected = edited(painter.folder, paths[:1], **settings, **family.extra)
     assert same(painter.paint(images=given[:1], **settings)[0], expected)

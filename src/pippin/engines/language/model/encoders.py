@@ -1,7 +1,7 @@
 """The models behind embeddings and rerankers: encoders of mlx-vlm, and the bodies of language models."""
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pippin.core.errors import ServerError
 from pippin.core.safetensors import weight_files
 from pippin.engines.language.configuration import Config, rotary_tables, spelled_out, unread
 from pippin.engines.language.kernels import ways
+from pippin.engines.language.model.relatives import add_distances, renamed, spelled_as_relative
 from pippin.engines.language.model.weights import Reading
 from pippin.engines.language.upstream.library import infer_quant_config
 from pippin.engines.language.upstream.stored import read_arrays, refuse_bytes
@@ -21,8 +22,10 @@ from pippin.engines.language.vision.model import VisionModel
 PACKAGES: Mapping[str, str] = {
     "bert": "bert",
     "camembert": "xlm_roberta",
+    "distilbert": "bert",
     "lfm2": "lfm2_embedding",
     "modernbert": "modernbert",
+    "mpnet": "xlm_roberta",
     "roberta": "xlm_roberta",
     "xlm-roberta": "xlm_roberta",
 }
@@ -38,6 +41,9 @@ ACTIVATIONS: Mapping[str, Callable[[mx.array], mx.array]] = {
     "tanh": mx.tanh,
 }
 """By transformers' names. mlx-vlm's classes have one of them each, whatever the configuration names."""
+
+RELATIVES = ("distilbert", "mpnet")
+"""Those that are computed as another one: see `relatives`."""
 
 ASIDE = ("classifier.", "dense.", "score.")
 """How arrays of a language model begin that are no part of it: heads for scores, and EmbeddingGemma's Dense modules in
@@ -74,27 +80,36 @@ def _sees_all(config: Mapping[str, Any]) -> bool:
     return told and config.get("model_type") in ("gemma3_text", "gemma4_text")
 
 
+def _settle_layers(model: nn.Module, types: Sequence[str] | None) -> None:
+    """Give ModernBERT's layers the types that the configuration lists: mlx-vlm has each third see everything."""
+    for layer, kind in zip(model.layers, types or (), strict=bool(types)):
+        layer.attn.local = kind == "sliding_attention"
+        own = model.config.local_rope_theta if layer.attn.local else None
+        layer.attn.rotary_emb.base = own or model.config.global_rope_theta
+
+
 def encoder_of(folder: Path, config: Config, *, classifies: bool = False) -> nn.Module:
     """mlx-vlm's encoder of a folder, or its classifier with one label; its weights are not read yet.
 
     Raises `ImportError` without mlx-vlm, and `ValueError` for weights or settings that its class does not have.
     """
     config = spelled_out(config)
-    package = importlib.import_module(f"mlx_vlm.models.{PACKAGES[config['model_type']]}")
+    kind = config["model_type"]
+    package = importlib.import_module(f"mlx_vlm.models.{PACKAGES[kind]}")
     refuse_unread(config)
-    if config["model_type"] == "modernbert" and "sliding_window" in config:
+    if kind == "modernbert" and "sliding_window" in config:
         config["local_attention"] = 2 * config["sliding_window"]
+    if kind in RELATIVES:
+        config = spelled_as_relative(config, classifies=classifies)
     made = package.ModelConfig.from_dict({**config, "num_labels": 1})
     model: nn.Module = getattr(package, "SequenceClassificationModel" if classifies else "Model")(made)
+    if kind == "mpnet":
+        add_distances(model, config)
     set_activations(model, config)
-    if config["model_type"] == "modernbert":
-        # The layers have the types that the configuration lists: mlx-vlm has each third see everything.
-        types = config.get("layer_types")
-        for layer, kind in zip(model.layers, types or (), strict=bool(types)):
-            layer.attn.local = kind == "sliding_attention"
-            own = model.config.local_rope_theta if layer.attn.local else None
-            layer.attn.rotary_emb.base = own or model.config.global_rope_theta
-    arrays = model.sanitize(read_arrays(folder, config))
+    if kind == "modernbert":
+        _settle_layers(model, config.get("layer_types"))
+    arrays = read_arrays(folder, config)
+    arrays = model.sanitize(renamed(arrays) if kind in RELATIVES else arrays)
     labels = [arrays[name].shape[0] for name in HEADS if name in arrays] if classifies else [1]
     if labels != [1]:
         raise ValueError(f"it has {labels[0] if labels else 'no'} labels, and a reranker has one")
