@@ -227,7 +227,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
 def _classifier(preparer: RerankingPreparer) -> Forward:
     model = preparer.load_encoder(classifies=True)
-    pad, segmented = preparer.tokenizer.pad, preparer.config.get("type_vocab_size", 2) > 1
+    pad, segmented = preparer.tokenizer.pad, getattr(model.config, "type_vocab_size", 1) > 1
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         tokens, mask, segments = padded(batch, pad)
