@@ -14,6 +14,7 @@ from pippin.core.safetensors import weight_files
 from pippin.engines.language.configuration import Config, rotary_tables, spelled_out, unread
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.model.relatives import (
+    PACKAGES,
     RELATIVES,
     as_transformers_has_it,
     complete,
@@ -24,17 +25,6 @@ from pippin.engines.language.model.weights import Reading
 from pippin.engines.language.upstream.library import infer_quant_config
 from pippin.engines.language.upstream.stored import read_arrays, refuse_bytes
 from pippin.engines.language.vision.model import VisionModel
-
-PACKAGES: Mapping[str, str] = {
-    "bert": "bert",
-    "camembert": "xlm_roberta",
-    "lfm2": "lfm2_embedding",
-    "modernbert": "modernbert",
-    "roberta": "xlm_roberta",
-    "xlm-roberta": "xlm_roberta",
-    **RELATIVES,
-}
-"""mlx-vlm's packages for the `model_type`s of encoders. The RoBERTas differ in their tokenizers alone."""
 
 ACTIVATIONS: Mapping[str, Callable[[mx.array], mx.array]] = {
     "gelu": nn.gelu,

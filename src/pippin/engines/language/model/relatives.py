@@ -22,6 +22,16 @@ RELATIVES: Final = {
 }
 """mlx-vlm's packages for their `model_type`s. `new` is GTE in its publisher's files."""
 
+PACKAGES: Final = RELATIVES | {
+    "bert": "bert",
+    "camembert": "xlm_roberta",
+    "lfm2": "lfm2_embedding",
+    "modernbert": "modernbert",
+    "roberta": "xlm_roberta",
+    "xlm-roberta": "xlm_roberta",
+}
+"""The same for all encoders. The RoBERTas differ in their tokenizers alone."""
+
 ROTARY: Final = ("gte", "new", "nomic_bert")
 
 FUSED: Final = {
@@ -146,7 +156,9 @@ def renamed(
             name = re.sub(part, other, name)
         if not name.startswith(OF_TRAINING):
             found[name] = array
-    norm = found.get("embeddings.LayerNorm.weight", found.get("embeddings.LayerNorm.layers.0.weight"))
+    norm = next(
+        array for name, array in found.items() if re.match(r"embeddings\.LayerNorm\.(.*\.0\.)?weight", name)
+    )
     none = mx.zeros((1, *norm.shape), norm.dtype)
     return {"embeddings.token_type_embeddings.weight": none, **found}
 
@@ -164,7 +176,7 @@ def _parted(arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
 
 def projects(config: Mapping[str, Any]) -> bool:
     """Whether the embeddings are narrower than the states, which a matrix makes of them."""
-    return config["model_type"] == "electra" and config["embedding_size"] != config["hidden_size"]
+    return config["model_type"] == "electra" and bool(config["embedding_size"] != config["hidden_size"])
 
 
 def complete(model: nn.Module, config: Mapping[str, Any], package: Any, *, classifies: bool) -> None:
@@ -184,7 +196,7 @@ def complete(model: nn.Module, config: Mapping[str, Any], package: Any, *, class
         model.pooler = FirstToken(config["hidden_size"], nn.relu if kind == "distilbert" else nn.gelu)
 
 
-class FirstToken(nn.Module):
+class FirstToken(nn.Module):  # type: ignore[misc] # mlx has no types
     """What a classifier's matrix reads: the first token's state behind a layer, [batch, hidden]."""
 
     def __init__(self, size: int, activation: Callable[[mx.array], mx.array]) -> None:
@@ -195,7 +207,7 @@ class FirstToken(nn.Module):
         return self._activation(self.dense(states[:, 0]))
 
 
-class TurnedAttention(nn.Module):
+class TurnedAttention(nn.Module):  # type: ignore[misc] # mlx has no types
     """BERT's attention with rotary positions; states [batch, length, hidden]."""
 
     def __init__(self, config: Mapping[str, Any], rope: nn.RoPE) -> None:
@@ -212,10 +224,11 @@ class TurnedAttention(nn.Module):
         found = mx.fast.scaled_dot_product_attention(
             self.rope(query), self.rope(key), value, scale=self.rope.dims**-0.5, mask=mask
         )
-        return found.swapaxes(1, 2).flatten(2)
+        joined: mx.array = found.swapaxes(1, 2).flatten(2)
+        return joined
 
 
-class Gated(nn.Module):
+class Gated(nn.Module):  # type: ignore[misc] # mlx has no types
     """BERT's wide layer with a gate, [batch, length, intermediate]."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -224,7 +237,8 @@ class Gated(nn.Module):
         self.dense, self.gate, self.intermediate_act_fn = nn.Linear(*sizes), nn.Linear(*sizes), nn.GELU()
 
     def __call__(self, states: mx.array) -> mx.array:
-        return self.intermediate_act_fn(self.gate(states)) * self.dense(states)
+        gated: mx.array = self.intermediate_act_fn(self.gate(states)) * self.dense(states)
+        return gated
 
 
 def _turn(model: nn.Module, config: Mapping[str, Any]) -> None:
