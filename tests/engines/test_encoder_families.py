@@ -27,6 +27,7 @@ from pippin.core.events import Embedded, Ranked
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Embed, Rerank, RerankDocument
 from pippin.engines import embeddings, reranking
+from pippin.engines.encoding import EncodingTokenizer
 from pippin.engines.language.model.relatives import as_transformers_has_it
 from tests.engines.driving import no_progress, run
 from tests.oracles.encoder_texts import PAIRS, TEXTS
@@ -176,7 +177,9 @@ def published(folder: Path, source: Path, fields: dict[str, Any], prefix: str) -
 def test_files_in_the_form_of_their_publishers_are_answered_alike(
     name: str, fields: dict[str, Any], prefix: str, written: Path, tmp_path: Path
 ) -> None:
-    assert verdict(published(tmp_path / "model", written / name, fields, prefix), vectors) == "equal"
+    folder = published(tmp_path / "model", written / name, fields, prefix)
+    assert EncodingTokenizer(folder, None).limit == 128
+    assert verdict(folder, vectors) == "equal"
 
 
 @pytest.mark.parametrize(

@@ -146,20 +146,19 @@ def renamed(
 ) -> dict[str, mx.array]:
     """The arrays under the relative's names, with a type of tokens that adds nothing where the model has none."""
     names = RENAMED | (OF_HEADS if classifies and config["model_type"] in ("distilbert", "electra") else {})
+    norm = "embeddings.LayerNorm."
     if projects(config):
         # Behind the norm, which is the last that BERT's class applies.
-        at = "embeddings.LayerNorm.layers."
-        names |= {r"^embeddings\.LayerNorm\.": f"{at}0.", r"^embeddings_project\.": f"{at}1."}
+        names |= {rf"^{norm}": f"{norm}layers.0.", r"^embeddings_project\.": f"{norm}layers.1."}
+        norm += "layers.0."
     found = {}
     for name, array in _parted(arrays).items():
         for part, other in names.items():
             name = re.sub(part, other, name)
         if not name.startswith(OF_TRAINING):
             found[name] = array
-    norm = next(
-        array for name, array in found.items() if re.match(r"embeddings\.LayerNorm\.(.*\.0\.)?weight", name)
-    )
-    none = mx.zeros((1, *norm.shape), norm.dtype)
+    weight = found[f"{norm}weight"]
+    none = mx.zeros((1, *weight.shape), weight.dtype)
     return {"embeddings.token_type_embeddings.weight": none, **found}
 
 
