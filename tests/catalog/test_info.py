@@ -16,6 +16,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelKind
 from pippin.core.requests import Sampling
+from pippin.core.safetensors import instead
 from tests.catalog.folders import write_model
 
 KINDS: list[tuple[str, dict[str, Any], ModelKind]] = [
@@ -362,7 +363,8 @@ def test_weights_that_only_other_programs_read_are_not_weighed(tmp_path: Path) -
     ("file", "way"),
     [
         ("m-Q4_K.gguf", r"`pippin import \S+/m/m-Q4_K\.gguf` makes a model"),
-        ("pytorch_model.bin", r"they are in pytorch_model\.bin, which is not read\. Look for"),
+        ("pytorch_model.bin", r"they are in pytorch_model\.bin, which is not read\. `pippin search m`"),
+        ("model.onnx", r"they are in model\.onnx, which is not read\. `pippin search m` looks for .* MLX\.$"),
         (None, "either its download has not ended"),
     ],
 )
@@ -375,3 +377,19 @@ def test_a_folder_without_safetensors_is_told_what_to_do_with_what_it_has(
         (folder / file).write_bytes(b"weights")
     with pytest.raises(ServerError, match=way):
         read_info(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("LlamaForCausalLM", "AutoModelForCausalLM"),
+        ("BertForSequenceClassification", "AutoModelForSequenceClassification"),
+        ("BertModel", "AutoModel"),
+    ],
+)
+def test_the_command_that_saves_a_torch_file_keeps_the_models_head(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"weights")
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name]}))
+    assert f'"from transformers import {kind} as Model; ' in (instead(tmp_path) or "")

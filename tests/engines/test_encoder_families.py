@@ -8,11 +8,13 @@ import itertools
 import json
 import math
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -25,6 +27,8 @@ from pippin.core.events import Embedded, Ranked
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Embed, Rerank, RerankDocument
 from pippin.engines import embeddings, reranking
+from pippin.engines.encoding import EncodingTokenizer
+from pippin.engines.language.model.relatives import as_transformers_has_it
 from tests.engines.driving import no_progress, run
 from tests.oracles.encoder_texts import PAIRS, TEXTS
 
@@ -109,6 +113,96 @@ def test_a_checkpoint_of_transformers_is_answered_as_the_table_says(
     if os.environ.get("PIPPIN_ORACLE_WRITE"):
         verdicts[name] = own
     assert own == verdicts[name]
+
+
+NOMIC = {
+    "n_embd": 64,
+    "n_head": 4,
+    "n_inner": 96,
+    "n_layer": 3,
+    "n_positions": 128,
+    "layer_norm_epsilon": 0.0003,
+    "head_dim": 24,
+    "activation_function": "swiglu",
+    "rotary_emb_base": 1000,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    "rotary_scaling_factor": None,
+    "scale_attn_weights": True,
+    "qkv_proj_bias": False,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "prenorm": False,
+    "causal": False,
+    "use_rms_norm": False,
+    "use_xentropy": True,
+    "max_trained_positions": 2048,
+}
+GTE = {
+    "model_type": "new",
+    "position_embedding_type": "rope",
+    "rope_theta": 20000,
+    "rope_scaling": {"type": "ntk", "factor": 4.0},
+    "layer_norm_type": "layer_norm",
+    "logn_attention_scale": False,
+    "logn_attention_clip1": False,
+    "pack_qkv": True,
+    "type_vocab_size": 0,
+}
+PUBLISHED = [("embeddings/nomic_bert", NOMIC, ""), ("embeddings/gte-scaled", GTE, "new.")]
+
+
+def published(folder: Path, source: Path, fields: dict[str, Any], prefix: str) -> Path:
+    """A copy of a checkpoint with the publisher's fields and names of arrays."""
+    shutil.copytree(source, folder)
+    config = json.loads((source / "config.json").read_text("utf-8"))
+    kept = {name: value for name, value in config.items() if "rope" not in name}
+    if "n_embd" in fields:
+        kept = {
+            name: config[name] for name in ("architectures", "model_type", "vocab_size", "type_vocab_size")
+        }
+    (folder / "config.json").write_text(json.dumps(kept | fields))
+    arrays = {prefix + name: array for name, array in mx.load(str(source / "model.safetensors")).items()}
+    if fields.get("type_vocab_size") == 0:
+        # What a type adds is added to each word.
+        types = arrays.pop(f"{prefix}embeddings.token_type_embeddings.weight")
+        arrays[f"{prefix}embeddings.word_embeddings.weight"] += types
+    mx.save_safetensors(str(folder / "model.safetensors"), arrays)
+    return folder
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "fields", "prefix"), PUBLISHED)
+def test_files_in_the_form_of_their_publishers_are_answered_alike(
+    name: str, fields: dict[str, Any], prefix: str, written: Path, tmp_path: Path
+) -> None:
+    folder = published(tmp_path / "model", written / name, fields, prefix)
+    assert EncodingTokenizer(folder, None).limit == 128
+    assert verdict(folder, vectors) == "equal"
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("nomic_bert", "num_experts", 8),
+        ("nomic_bert", "rotary_scaling_factor", 2),
+        ("nomic_bert", "rotary_emb_fraction", 0.5),
+        ("nomic_bert", "rotary_emb_fraction", 0),
+        ("nomic_bert", "scale_attn_weights", False),
+        ("nomic_bert", "prenorm", True),
+        ("nomic_bert", "activation_function", "gelu"),
+        ("gte", "logn_attention_scale", True),
+        ("new", "position_embedding_type", "absolute"),
+        ("new", "layer_norm_type", "rms_norm"),
+    ],
+)
+def test_a_field_of_a_publishers_code_that_is_not_computed_is_refused(
+    kind: str, field: str, value: object
+) -> None:
+    fields = NOMIC if kind == "nomic_bert" else GTE
+    with pytest.raises(ValueError, match=field):
+        as_transformers_has_it({**fields, "model_type": kind, field: value})
 
 
 @pytest.mark.long

@@ -27,7 +27,7 @@ KERNEL_DECODERS: Final = frozenset(
 """`model_type` of decoders that the kernels run as a whole: `engines/language/kernels/architectures.py` has the
 conditions."""
 ENCODERS: Final = frozenset(
-    {"bert", "camembert", "distilbert", "modernbert", "mpnet", "roberta", "xlm-roberta"}
+    "bert camembert distilbert electra gte modernbert mpnet new nomic_bert roberta xlm-roberta".split()
 )
 FOREIGN_EMBEDDERS: Final = frozenset({"gemma3_text"})
 """Decoders that become other models when they embed, unknown to the kernels: EmbeddingGemma attends both ways."""

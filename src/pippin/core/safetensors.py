@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from pippin.core.decoding import convert, from_json
-from pippin.core.published import object_in
+from pippin.core.published import name_of, object_in
 
 LARGEST_HEADER: Final = 64 * 1024**2  # bytes
 NAMES: Final = {1: "BOOL F8_E4M3 F8_E8M0 I8 U8", 2: "BF16 F16 I16 U16", 4: "F32 I32 U32", 8: "C64 I64 U64"}
@@ -124,14 +124,25 @@ def instead(folder: Path) -> str | None:
         )
     if (gguf := found.get(".gguf")) is not None:
         return f"`pippin import {gguf}` makes a model of its GGUF file."
-    kinds = (".bin", ".pt", ".pth", ".ckpt", ".npz")
+    kinds = (".bin", ".pt", ".pth", ".ckpt", ".npz", ".onnx", ".h5", ".msgpack")
     other = next((found[kind].name for kind in kinds if kind in found), None)
-    saving = f"Model.from_pretrained('{folder}').save_pretrained('{folder}')"
-    way = (
-        "Look for its conversion to MLX, or have transformers save it as safetensors beside them: "
-        f'python -c "from transformers import AutoModelForCausalLM as Model; {saving}"'
-    )
-    return other and f"they are in {other}, which is not read. {way}"
+    if other is None:
+        return None
+    way = f"`pippin search {name_of(folder).rpartition('/')[2]}` looks for its conversion to MLX."
+    if other.startswith("pytorch_model"):
+        # With its head, which another class would leave out.
+        classes = str(object_in(folder / "config.json").get("architectures") or HEADS[0])
+        kind = next((end for end in HEADS if end in classes), "")
+        saving = f"Model.from_pretrained('{folder}').save_pretrained('{folder}')"
+        way += (
+            " Or have transformers save it as safetensors beside them: "
+            f'python -c "from transformers import AutoModel{kind} as Model; {saving}"'
+        )
+    return f"they are in {other}, which is not read. {way}"
+
+
+HEADS: Final = ("ForCausalLM", "ForMaskedLM", "ForSequenceClassification")
+"""How the names of transformers' classes end that have a head for a use."""
 
 
 def weight_files(folder: Path) -> WeightFiles:

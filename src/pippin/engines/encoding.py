@@ -272,7 +272,7 @@ class EncodingTokenizer:
         """The smallest limit that the folder's files name, or 512. The tokenizer's does not count where
         sentence-transformers' files have one. Raises `ServerError("load_failed")`."""
         text = self.config.get("text_config") or self.config
-        positions = text.get("max_position_embeddings")
+        positions = text.get("max_position_embeddings", text.get("n_positions"))
         if positions and text.get("model_type") in ("camembert", "mpnet", "roberta", "xlm-roberta"):
             # RoBERTa counts positions from the one after the padding token's id.
             if type(pad := text.get("pad_token_id", 1)) is not int:

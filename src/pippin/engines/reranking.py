@@ -227,7 +227,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
 def _classifier(preparer: RerankingPreparer) -> Forward:
     model = preparer.load_encoder(classifies=True)
-    pad, segmented = preparer.tokenizer.pad, preparer.config.get("type_vocab_size", 2) > 1
+    pad, segmented = preparer.tokenizer.pad, getattr(model.config, "type_vocab_size", 1) > 1
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         tokens, mask, segments = padded(batch, pad)
@@ -278,9 +278,12 @@ def _head_of(name: str, aside: dict[str, mx.array]) -> mx.array:
     head = aside.get("score.weight")
     if head is None or head.shape[0] != 1:
         rows = (
-            "its head for scores is not known" if head is None else f"it has {head.shape[0]} labels, not one"
+            f"it has {head.shape[0]} labels, not one"
+            if head is not None
+            else "its head for scores is not known"
         )
-        raise ServerError("load_failed", f"{name} can't be loaded as a reranker: {rows}.")
+        way = "`pippin search reranker` finds others."
+        raise ServerError("load_failed", f"{name} can't be loaded as a reranker: {rows}. {way}")
     return head
 
 

@@ -13,6 +13,7 @@ import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.utils import quantize_model, save_model
 
+from pippin.cli.main import main
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.language.model.weights import Reading, load_weights
@@ -138,7 +139,7 @@ def test_tensors_that_are_missing_or_too_many_are_named(folder: Path) -> None:
     norm = weights.pop("model.norm.weight")
     mx.save_safetensors(str(folder / "model.safetensors"), weights)
     message = refusal(folder)
-    assert "the files lack model.norm.weight. A newer mlx-lm" in message
+    assert "the files lack model.norm.weight. Fetch them again, or take a newer mlx-lm" in message
     more = {**weights, "model.norm.weight": norm, **{f"mtp.{n}.weight": norm for n in range(6)}}
     mx.save_safetensors(str(folder / "model.safetensors"), more)
     assert "it does not know mtp.0.weight, mtp.1.weight, mtp.2.weight, mtp.3.weight and 2 more" in refusal(
@@ -270,6 +271,48 @@ def test_infinity_in_a_configuration_is_read(folder: Path) -> None:
 def test_an_unknown_architecture_points_to_a_newer_mlx_lm(folder: Path) -> None:
     config(folder, model_type="tomorrow")
     assert "newer mlx-lm" in refusal(folder)
+    config(folder, architectures=["TomorrowForConditionalGeneration"], vision_config={})
+    assert "newer mlx-vlm" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "purpose"),
+    [
+        ("AlbertForMaskedLM", "its encoders are bert, camembert, distilbert", "embed"),
+        ("T5ForConditionalGeneration", "an encoder and a decoder", "chat"),
+        ("ViTForImageClassification", "no language model (ViTForImageClassification)", "chat"),
+        ("Wav2Vec2ForCTC", "no language model (Wav2Vec2ForCTC)", "chat"),
+    ],
+)
+def test_what_writes_no_text_is_not_promised_of_a_newer_mlx_lm(
+    name: str, told: str, purpose: str, folder: Path
+) -> None:
+    config(folder, model_type="other", architectures=[name], is_encoder_decoder=name.startswith("T5"))
+    message = refusal(folder)
+    assert told in message
+    assert f"`pippin recommend --for {purpose}`" in message
+    assert "newer" not in message
+    assert main(["recommend", "--for", purpose]) == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "way"),
+    [
+        ("model.", "module.model.", "model.module.save_pretrained"),
+        ("layers.0.", "layers.0._orig_mod.", "model._orig_mod.save_pretrained"),
+        ("model.", "base_model.model.model.", "merge_and_unload"),
+        ("model.", "", "--model-kind embeddings"),
+    ],
+)
+def test_names_of_tensors_that_a_wrapper_changed_are_told_of(
+    old: str, new: str, way: str, folder: Path
+) -> None:
+    arrays = mx.load(str(folder / "model.safetensors"))
+    renamed = {name.replace(old, new): array for name, array in arrays.items()}
+    mx.save_safetensors(str(folder / "model.safetensors"), renamed)
+    message = refusal(folder)
+    assert way in message
+    assert "newer" not in message
 
 
 def test_a_broken_config_is_a_refusal(folder: Path) -> None:

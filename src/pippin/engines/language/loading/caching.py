@@ -20,8 +20,8 @@ from pippin.engines.language.kv_cache.layout import (
 )
 from pippin.engines.language.kv_cache.probe import Batching, DoesNotRun, choose_batching
 from pippin.engines.language.loading.asked import Asked
+from pippin.engines.language.model.explaining import doubtful_fields
 from pippin.engines.language.model.lora import Adapters
-from pippin.engines.language.model.weights import doubtful_fields
 from pippin.engines.language.prefix_cache.cache import PIECE, NoPrefixes, PrefixCache, PrefixTree
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.step.prefill import MOST_STRETCH

@@ -13,23 +13,18 @@ from pippin.core.errors import ServerError
 from pippin.core.safetensors import weight_files
 from pippin.engines.language.configuration import Config, rotary_tables, spelled_out, unread
 from pippin.engines.language.kernels import ways
-from pippin.engines.language.model.relatives import add_distances, renamed, spelled_as_relative
+from pippin.engines.language.model.relatives import (
+    PACKAGES,
+    RELATIVES,
+    as_transformers_has_it,
+    complete,
+    renamed,
+    spelled_as_relative,
+)
 from pippin.engines.language.model.weights import Reading
 from pippin.engines.language.upstream.library import infer_quant_config
 from pippin.engines.language.upstream.stored import read_arrays, refuse_bytes
 from pippin.engines.language.vision.model import VisionModel
-
-PACKAGES: Mapping[str, str] = {
-    "bert": "bert",
-    "camembert": "xlm_roberta",
-    "distilbert": "bert",
-    "lfm2": "lfm2_embedding",
-    "modernbert": "modernbert",
-    "mpnet": "xlm_roberta",
-    "roberta": "xlm_roberta",
-    "xlm-roberta": "xlm_roberta",
-}
-"""mlx-vlm's packages for the `model_type`s of encoders. The RoBERTas differ in their tokenizers alone."""
 
 ACTIVATIONS: Mapping[str, Callable[[mx.array], mx.array]] = {
     "gelu": nn.gelu,
@@ -41,9 +36,6 @@ ACTIVATIONS: Mapping[str, Callable[[mx.array], mx.array]] = {
     "tanh": mx.tanh,
 }
 """By transformers' names. mlx-vlm's classes have one of them each, whatever the configuration names."""
-
-RELATIVES = ("distilbert", "mpnet")
-"""Those that are computed as another one: see `relatives`."""
 
 ASIDE = ("classifier.", "dense.", "score.")
 """How arrays of a language model begin that are no part of it: heads for scores, and EmbeddingGemma's Dense modules in
@@ -69,6 +61,7 @@ def attends_both_ways(config: Mapping[str, Any]) -> bool:
         config.get("is_causal") is False
         or _sees_all(config)
         or any("bidirec" in str(name).lower() for name in names)
+        or kind == "eurobert"
         # Publishers have no other way to say it of these than code of their own.
         or (kind in ("lfm2", "ministral3") and bool(config.get("auto_map")))
     )
@@ -93,23 +86,23 @@ def encoder_of(folder: Path, config: Config, *, classifies: bool = False) -> nn.
 
     Raises `ImportError` without mlx-vlm, and `ValueError` for weights or settings that its class does not have.
     """
-    config = spelled_out(config)
+    config = spelled_out(as_transformers_has_it(config))
     kind = config["model_type"]
     package = importlib.import_module(f"mlx_vlm.models.{PACKAGES[kind]}")
     refuse_unread(config)
     if kind == "modernbert" and "sliding_window" in config:
         config["local_attention"] = 2 * config["sliding_window"]
     if kind in RELATIVES:
-        config = spelled_as_relative(config, classifies=classifies)
+        config = spelled_as_relative(config)
     made = package.ModelConfig.from_dict({**config, "num_labels": 1})
     model: nn.Module = getattr(package, "SequenceClassificationModel" if classifies else "Model")(made)
-    if kind == "mpnet":
-        add_distances(model, config)
+    if kind in RELATIVES:
+        complete(model, config, package, classifies=classifies)
     set_activations(model, config)
     if kind == "modernbert":
         _settle_layers(model, config.get("layer_types"))
     arrays = read_arrays(folder, config)
-    arrays = model.sanitize(renamed(arrays) if kind in RELATIVES else arrays)
+    arrays = model.sanitize(renamed(arrays, config, classifies=classifies) if kind in RELATIVES else arrays)
     labels = [arrays[name].shape[0] for name in HEADS if name in arrays] if classifies else [1]
     if labels != [1]:
         raise ValueError(f"it has {labels[0] if labels else 'no'} labels, and a reranker has one")
@@ -164,7 +157,7 @@ def body_of(folder: Path, config: Mapping[str, Any], *, trust_remote_code: bool 
     changed: dict[str, Any] = {}
     if not any(name.startswith("lm_head.") for name in weight_files(folder).owners):
         changed["tie_word_embeddings"] = True
-    if config.get("model_type") == "llama_bidirec":
+    if config.get("model_type") in ("eurobert", "llama_bidirec"):
         changed["model_type"] = "llama"
     return Reading(trust_remote_code=trust_remote_code, changed=changed, aside=ASIDE)
 

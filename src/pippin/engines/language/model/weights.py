@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,13 +14,14 @@ from mlx.utils import tree_flatten
 
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-from pippin.core.published import find_json, mistaken, object_in, table
+from pippin.core.published import find_json, mistaken
 from pippin.core.safetensors import find_header, instead
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.kernels import ways
 from pippin.engines.language.kernels.agreement import OtherAnswer
 from pippin.engines.language.kv_cache.agreement import FAILURES
+from pippin.engines.language.model.explaining import explain
 from pippin.engines.language.model.gated_delta import compute_in_blocks
 from pippin.engines.language.upstream.library import dequantize_model, load_model
 from pippin.engines.language.upstream.mends import mend
@@ -107,7 +107,7 @@ def _read(info: ModelInfo, folder: Path, reading: Reading) -> tuple[nn.Module, d
             told = "use_bidirectional_attention true and is_causal false"
             raise ValueError(f"{told} are read with --model-kind embeddings alone, of models of text alone")
     except (*FAILURES, *ended) as error:
-        refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
+        refusal = ServerError("load_failed", explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
         if not vision:
             raise refusal from error
         # mlx-lm converts such models without the weights of their encoders.
@@ -206,60 +206,6 @@ def _broken(path: Path) -> str | None:
     if size < header.file_size:
         return f"is cut off: {size} of {header.file_size} bytes are there. Fetch it again"
     return header.fault
-
-
-UNMATCHED = re.compile(r"(Received|Missing) (\d+) parameters[^:]*:\s*(.*?)\.?\s*", re.DOTALL)
-"""The error of MLX's `load_weights` for tensors that a model does not have, or that it lacks."""
-
-UNKNOWN = re.compile(r"Model type (\S+) (?:is )?not supported")
-"""The libraries' error for the type of a model, or of a part of one."""
-
-LACKING = re.compile(r"__init__\(\) missing \d+ required positional arguments?: (.*)")
-"""The error of a class of a configuration."""
-
-NAMED = 4  # of such tensors
-
-
-def _explain(info: ModelInfo, error: BaseException, library: str) -> str:
-    """What clients are told of an error that the library raised while it loaded a model."""
-    text = str(error).replace(f"{info.path}/", "")
-    newer = f"newer {library} may know it (pip install -U {library})."
-    if (unknown := UNKNOWN.search(text)) is not None:
-        return (
-            f"The installed {library} does not know the architecture {unknown[1]!r} of {info.id!r}: a {newer}"
-        )
-    if (found := UNMATCHED.fullmatch(text)) is not None:
-        names = [name.strip() for name in found[3].split(",")]
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        listed = ", ".join(names[:NAMED]) + more
-        what = "it does not know" if found[1] == "Received" else "the files lack"
-        return (
-            f"The weights of {info.id!r} do not match its architecture as the installed {library} has it: {what} "
-            f"{listed}. A {newer}"
-        )
-    if (lacking := LACKING.search(text)) is not None:
-        return (
-            f"The config.json of {info.id!r} lacks {lacking[1]}, which the installed {library} needs for the "
-            f"architecture {info.architecture!r}: a newer {library} may do without (pip install -U {library})."
-        )
-    if isinstance(error, SystemExit):
-        return f"For {info.architecture!r}, {library} needs a package that is not installed here; the log names it."
-    kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
-    hint = doubtful_fields(Path(info.path or "")) if kind else ""
-    return f"The model {info.id!r} cannot be loaded: {kind}{text[:400]}{hint}"
-
-
-def doubtful_fields(folder: Path) -> str:
-    """What to say of the fields of a folder's config.json that may be why a library raises: nulls, and lists of layers
-    that are all alike, where classes look for one of each type."""
-    config = object_in(folder / "config.json")
-    parts = [("", config), *((f"{part}.", table(held)) for part, held in config.items())]
-    names = [part + name for part, held in parts for name, value in held.items() if _is_doubtful(value)]
-    return f" (null or alike for all layers in its config.json: {', '.join(names)})" if names else ""
-
-
-def _is_doubtful(value: object) -> bool:
-    return value is None or (isinstance(value, list) and 1 == len({*map(str, value)}) < len(value))
 
 
 def cast_weights(model: nn.Module, plan: DevicePlan) -> None:
