@@ -116,8 +116,12 @@ def read_model(folder: Path, name: str) -> nn.Module:
                 raise
             logger.warning("The weights of %s are not just those of its architecture: %.500s", name, error)
             model = load_model(folder)
-        if is_whisper(model) and any(folder.glob("*.safetensors")):
-            _read_exactly(model, folder)
+        if is_whisper(model):
+            from pippin.engines.whisper.modules import compute_once
+
+            if any(folder.glob("*.safetensors")):
+                _read_exactly(model, folder)
+            compute_once(model)
         if type(model).__module__.startswith("mlx_audio.stt.models.mms."):
             said = {**OF_WAVES, **features_in(folder)}
             if wrong := [name for name, usual in OF_WAVES.items() if said[name] != usual]:
