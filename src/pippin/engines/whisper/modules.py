@@ -34,11 +34,10 @@ class Encoder(AudioEncoder):  # type: ignore[misc]  # untyped in mlx-audio
 
     def __call__(self, x: mx.array) -> mx.array:
         """The features [batch, frames, width] of sound [batch, 2 * frames, bands]."""
-        last, found = getattr(self, "_last", (None, None))
-        if last is None or last.dtype != x.dtype or not mx.array_equal(last, x):
-            found = super().__call__(x)
-            self._last = x, found
-        return found
+        last: tuple[mx.array, mx.array] | None = getattr(self, "_last", None)
+        if last is None or last[0].dtype != x.dtype or not mx.array_equal(last[0], x):
+            last = self._last = x, super().__call__(x)
+        return last[1]
 
 
 def compute_once(model: Any) -> None:
