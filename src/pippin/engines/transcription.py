@@ -18,16 +18,18 @@ import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 import numpy as np
+from mlx.utils import tree_flatten
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Progress, Segment, Transcribed, Usage, Word
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.core.published import object_in
+from pippin.core.published import object_in, table
 from pippin.core.tasks import Task, Transcribe
 from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, NeedsWeightsError, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.encoding import cast_weights
+from pippin.engines.language.upstream.classes import replaced
 from pippin.engines.language.upstream.stored import read_arrays
 from pippin.engines.refusals import library_refusals, missing_package, refused
 from pippin.engines.speech.keywords import Keywords, keywords_of
@@ -115,18 +117,61 @@ def read_model(folder: Path, name: str) -> nn.Module:
             if MISFIT.match(str(error)) is None:
                 raise
             logger.warning("The weights of %s are not just those of its architecture: %.500s", name, error)
-            model = load_model(folder)
-        if is_whisper(model) and any(folder.glob("*.safetensors")):
-            _read_exactly(model, folder)
+            model = _read_loosely(folder)
+        if is_whisper(model):
+            from pippin.engines.whisper.modules import compute_once
+
+            if any(folder.glob("*.safetensors")):
+                _read_exactly(model, folder)
+            compute_once(model)
         if type(model).__module__.startswith("mlx_audio.stt.models.mms."):
             said = {**OF_WAVES, **features_in(folder)}
             if wrong := [name for name, usual in OF_WAVES.items() if said[name] != usual]:
                 raise ValueError(f"{wrong[0]} {said[wrong[0]]!r} of its features is not read by its class")
+        config, read = object_in(folder / "config.json"), getattr(model, "config", None)
+        for field, told in table(config.get("rope_parameters")).items():
+            if told != getattr(read, field, told):
+                raise ValueError(f"{field} {told!r} of rope_parameters is not read by its class")
         return model
     except ValueError as error:
         raise ServerError("load_failed", f"mlx-audio can't hear with {name}: {error}") from error
     except ImportError as error:
         raise missing_package(error) from error
+
+
+def _read_loosely(folder: Path) -> nn.Module:
+    """A model that computes parameters, or leaves some unused. Raises `ValueError` for layers without weights, which
+    would keep random numbers."""
+    from mlx_audio.stt.utils import load_model
+
+    given: dict[int, set[str]] = {}
+
+    def noting(own: Any) -> Any:
+        def update(self: nn.Module, parameters: Any, *others: Any, **options: Any) -> Any:
+            given.setdefault(id(self), set()).update(path for path, _ in tree_flatten(parameters))
+            return own(self, parameters, *others, **options)
+
+        return update
+
+    with replaced((nn.Module, "update", noting)):
+        model = load_model(folder)
+    layers = dict(model.named_modules())
+    known = {
+        f"{path}.{each}" if path else each for path in layers for each in given.get(id(layers[path]), ())
+    }
+    learned = (nn.Linear, nn.Conv1d, nn.Conv2d)
+    # A head that is the embedding is not stored.
+    missing = sorted(
+        f"{path}.weight"
+        for path, layer in layers.items()
+        if isinstance(layer, learned) and f"{path}.weight" not in known and "lm_head" not in path
+    )
+    if missing and given:
+        raise ValueError(
+            f"its files lack {missing[0]} and {len(missing) - 1} other weights of the model that its config.json "
+            "describes to mlx-audio"
+        )
+    return model
 
 
 def _require_hearing(model: nn.Module, name: str) -> None:
