@@ -13,6 +13,7 @@ import json
 import sys
 import traceback
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,23 @@ def regrouped(kind: str, arrays: dict[str, Any], picture: int) -> dict[str, Any]
     if kind == "step3p7":
         arrays["pixel_values_local"] = arrays.pop("patch_pixel_values")
         arrays["num_local_patches"] = arrays.pop("num_patches")
-    if kind == "muse_spark":  # patches of two equal frames, in rows
+    if kind.startswith("glm4v") and 2 in (kinds := arrays["mm_token_type_ids"]):
+        if 1 in kinds:  # which transformers fails with, as both have one token
+            arrays["mm_token_type_ids"] = np.minimum(kinds, 1)
+        else:  # pairs of frames of one size are a film
+            arrays["pixel_values_videos"], grids = arrays.pop("pixel_values"), arrays.pop("image_grid_thw")
+            runs = [(size, len(list(run))) for size, run in groupby(map(tuple, grids[:, 1:].tolist()))]
+            arrays["video_grid_thw"] = np.array([(steps, *size) for size, steps in runs])
+    if kind == "gemma4":
+        if "pixel_values" in arrays:
+            _, _, height, width = (pixels := arrays["pixel_values"]).shape
+            patches = pixels.reshape(1, 3, height // 4, 4, width // 4, 4).transpose(0, 2, 4, 3, 5, 1)
+            arrays["pixel_values"] = patches.reshape(1, -1, 48)
+            places = np.stack(np.indices((height // 4, width // 4))[::-1], axis=-1)
+            arrays["image_position_ids"] = places.reshape(1, -1, 2)
+        for name in {"pixel_values_videos", "video_position_ids"} & arrays.keys():
+            arrays[name] = arrays[name][0]
+    if kind == "muse_spark" and "pixel_values" in arrays:  # patches of two equal frames, in rows
         _, channels, height, width = (pixels := arrays["pixel_values"]).shape
         grid = (1, height // 8, width // 8)
         patches = pixels.reshape(channels, grid[1], 8, grid[2], 8).transpose(1, 3, 0, 2, 4)
