@@ -112,18 +112,18 @@ def make(family: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
         kept = {name: value for name, value in config.items() if name not in OWN_FIELDS}
         (folder / "config.json").write_text(json.dumps(kept))
     bench = VisionBench(folder)
-    for name, parts in shown(family).items():
+    for name, parts in shown(folder.name).items():
         np.savez(folder / f"{name}.npz", **inputs_of(bench.job("a", *parts)))
 
 
-def shown(family: str) -> dict[str, list[Any]]:
-    """The messages of a family, by name: a question about pictures, and those about films."""
-    family = family.partition("-")[0]
+def shown(name: str) -> dict[str, list[Any]]:
+    """The messages for a checkpoint, by name: a question about pictures, and those about films."""
+    family = name.partition("-")[0]
     pictures = [picture(60, 28, 1), picture(20, 52, 2)]
     if not family.startswith(("qwen", "idefics")):  # there pictures of unlike sizes are no one array
         pictures.pop()
     found = {"inputs": [*pictures, QUESTION]}
-    if family in WATCHING:
+    if name in WATCHING:
         # Transformers takes LLaVA-OneVision's films as one array.
         wide, tall = film(44, (64, 32), 5), film(20, (48, 80), 5 if family == "llava_onevision" else 3)
         found["film"] = [wide, QUESTION]
