@@ -31,6 +31,7 @@ def _verdicts() -> str:
         own = {name.partition("/")[2]: each for name, each in encoders.items() if name.startswith(kind)}
         lines += _rows(own, f"{kind}: ")
     vision = {name: verdict.partition(":")[0] for name, verdict in _known("vision").items()}
+    vision = {name: each for name, each in vision.items() if "-" not in name or not each.startswith("equal")}
     for verdict in sorted({*vision.values()}):
         kinds = {name.partition("-")[0] for name in vision if vision[name] == verdict}
         lines.append(f"| pictures: {verdict} | {_listed(kinds)} |")

@@ -13,6 +13,7 @@ import json
 import sys
 import traceback
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,23 @@ def regrouped(kind: str, arrays: dict[str, Any], picture: int) -> dict[str, Any]
     if kind == "step3p7":
         arrays["pixel_values_local"] = arrays.pop("patch_pixel_values")
         arrays["num_local_patches"] = arrays.pop("num_patches")
-    if kind == "muse_spark":  # patches of two equal frames, in rows
+    if kind.startswith("glm4v") and 2 in (kinds := arrays["mm_token_type_ids"]):
+        if 1 in kinds:  # which transformers fails with, as both have one token
+            arrays["mm_token_type_ids"] = np.minimum(kinds, 1)
+        else:  # pairs of frames of one size are a film
+            arrays["pixel_values_videos"], grids = arrays.pop("pixel_values"), arrays.pop("image_grid_thw")
+            runs = [(size, len(list(run))) for size, run in groupby(map(tuple, grids[:, 1:].tolist()))]
+            arrays["video_grid_thw"] = np.array([(steps, *size) for size, steps in runs])
+    if kind == "gemma4":
+        if "pixel_values" in arrays:
+            _, _, height, width = (pixels := arrays["pixel_values"]).shape
+            patches = pixels.reshape(1, 3, height // 4, 4, width // 4, 4).transpose(0, 2, 4, 3, 5, 1)
+            arrays["pixel_values"] = patches.reshape(1, -1, 48)
+            places = np.stack(np.indices((height // 4, width // 4))[::-1], axis=-1)
+            arrays["image_position_ids"] = places.reshape(1, -1, 2)
+        for name in {"pixel_values_videos", "video_position_ids"} & arrays.keys():
+            arrays[name] = arrays[name][0]
+    if kind == "muse_spark" and "pixel_values" in arrays:  # patches of two equal frames, in rows
         _, channels, height, width = (pixels := arrays["pixel_values"]).shape
         grid = (1, height // 8, width // 8)
         patches = pixels.reshape(channels, grid[1], 8, grid[2], 8).transpose(1, 3, 0, 2, 4)
@@ -229,30 +246,52 @@ def write(folder: Path) -> None:
     for module in model.modules():
         if type(module).__name__.startswith("HunYuanVL") and hasattr(module, "recomposition_frequencies"):
             module.recomposition_frequencies = partial(in_pairs, module)
-    taken = inspect.signature(model.forward).parameters
-    arrays = regrouped(kind, dict(np.load(folder / "inputs.npz")), getattr(config, "image_token_id", 0))
+    scales = {"aya_vision": "logit_scale", "granite_vision": "logits_scaling"}
+    by = getattr(config.text_config, scales[kind]) if kind in scales else 1.0
+    by = (
+        by if kind == "aya_vision" else 1 / by
+    )  # as their text models do alone, and vLLM: here their classes leave it out
+    with torch.no_grad():
+        np.save(folder / "text.npy", by * model(input_ids=torch.tensor([TEXT])).logits[0].numpy())
+        for path in sorted(folder.glob("*.npz"), key=lambda each: each.stem != "inputs"):
+            given = given_of(kind, described["model_type"], model, dict(np.load(path)))
+            logits = model(**given).logits[0].numpy()
+            blind = {name: array for name, array in given.items() if name in ("input_ids", "attention_mask")}
+            assert np.abs(logits - model(**blind).logits[0].numpy()).max() > 1e-2, (
+                f"{path.stem}: nothing is seen"
+            )
+            np.save(path.with_suffix(".npy"), by * logits)
+
+
+def given_of(kind: str, named: str, model: Any, arrays: Json) -> Json:
+    """What a model is given, of a family's kind and of transformers' name for it, of the arrays of a processor."""
+    config, taken = model.config, inspect.signature(model.forward).parameters
+    arrays = regrouped(kind, arrays, getattr(config, "image_token_id", 0))
     given = {name: torch.from_numpy(array) for name, array in arrays.items() if name in taken}
-    if described["model_type"] in ("internvl", "paddleocr_vl"):
+    if named in ("internvl", "paddleocr_vl"):
         given["pixel_values"] = given["pixel_values"][0]
-    if described["model_type"] == "paligemma":  # with labels a prompt is one to learn from
+    if named == "paligemma":  # with labels a prompt is one to learn from
         del given["labels"]
-    if described["model_type"] == "hunyuan_vl":
+    if named == "hunyuan_vl":
         del given["position_ids"]
-    if described["model_type"] in ("cohere_compass", "hunyuan_vl"):
+    if named in ("cohere_compass", "hunyuan_vl"):
         given["mm_token_type_ids"] = (given["input_ids"] == config.image_token_id).long()
     given["input_ids"] = given["input_ids"].long()
     given["attention_mask"] = torch.ones_like(given["input_ids"])
-    with torch.no_grad():
-        logits = model(**given).logits[0].numpy()
-        blind = {name: array for name, array in given.items() if name in ("input_ids", "attention_mask")}
-        assert np.abs(logits - model(**blind).logits[0].numpy()).max() > 1e-2, "no picture is seen"
-        text = model(input_ids=torch.tensor([TEXT])).logits[0].numpy()
-    scales = {"aya_vision": "logit_scale", "granite_vision": "logits_scaling"}
-    if kind in scales:  # as their text models do alone, and vLLM: here their classes leave it out
-        by = getattr(config.text_config, scales[kind])
-        logits, text = (each * by if kind == "aya_vision" else each / by for each in (logits, text))
-    np.save(folder / "logits.npy", logits)
-    np.save(folder / "text.npy", text)
+    if named in ("qwen2_vl", "qwen2_5_vl") and "video_grid_thw" in given:
+        given["position_ids"] = after_films(model, given)
+    return given
+
+
+def after_films(model: Any, given: Json) -> torch.Tensor:
+    """The positions [axes, 1, tokens] of Qwen2-VL, where text after a film goes on after the largest position, as in
+    the paper and in transformers 4.57. Version 5.24 gives such text positions of the film."""
+    own = {name: each for name, each in given.items() if name.endswith(("_thw", "_ts", "_ids", "_mask"))}
+    positions, _ = model.model.get_rope_index(**own)
+    kinds = given["mm_token_type_ids"][0]
+    for start in (1 + np.flatnonzero(np.diff(kinds))).tolist():
+        positions[:, :, start:] += positions[:, :, :start].max() + 1 - positions[:, :, start].min()
+    return positions
 
 
 def main(root: Path) -> None:

@@ -6,6 +6,7 @@ Those whose media can't be batched run in mlx-vlm's own loop, one request at a t
 import importlib
 import importlib.util
 import inspect
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.models import gemma3n
 
-from pippin.core.conversation import Tool, ToolChoice
+from pippin.core.conversation import Image, Inline, Message, Text, Tool, ToolChoice
 from pippin.core.errors import ServerError
 from pippin.core.events import Progress
 from pippin.core.models import WorkerSpec
@@ -29,6 +30,7 @@ from pippin.engines.language.library.autoregressive import AutoregressiveModel
 from pippin.engines.language.library.engine import LibraryEngine
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.vision.checkpoint import load_model
+from pippin.engines.language.vision.media import WholePrompt
 from pippin.engines.language.vision.model import ChunkInputs
 from tests.engines.language.vision.any_family import Family, shrink, write, write_tokenizer
 from tests.engines.language.vision.family_settings import FAMILIES
@@ -317,3 +319,21 @@ def test_ernie_keeps_more_than_three_pictures_apart(tmp_path: Path) -> None:
     pictures = mx.split(shown, np.cumsum(sizes)[:-1].tolist())
     alone = [tower(each, grids[n : n + 1]) for n, each in enumerate(pictures)]
     assert mx.allclose(tower(shown, grids), mx.concatenate(alone), atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["phi3_v", "phi4mm"])
+def test_pictures_are_numbered_throughout_a_conversation(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = opened(family, tmp_path, monkeypatch)
+    first, second = (Image(Inline(each)) for each in SHOWN)
+    said = ((first, Text("A")), (Text("B"),), (second, Text("C")))
+    roles = ("user", "assistant", "user")
+    job = bench.prepare("a", tuple(map(Message, roles, said)))
+    assert isinstance(job.media, WholePrompt)
+    marks = [mark for mark, _ in itertools.groupby(job.media.ids[0].tolist()) if mark < 0]
+    assert marks == ([-1, -2] if family == "phi3_v" else [-200, -200])
+    assert len(bench.alone(job)) == 12
+    if family == "phi4mm":  # whose tokenizer does not know the mark, so that it can't be told from text
+        with pytest.raises(ServerError, match="can't be prepared"):
+            bench.job("b", SHOWN[0], "What is <|image_1|>?")

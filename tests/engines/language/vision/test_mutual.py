@@ -23,7 +23,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma4": ("gemma4", {}),
     "gemma4_unified": ("gemma4_unified", {}),
     "shared_keys": ("gemma4", {"num_kv_shared_layers": 2, "use_double_wide_mlp": True}),
-    "no_windows": ("gemma4", {"layer_types": ["full_attention"] * 4}),
+    "no_windows": ("gemma3", {"sliding_window_pattern": 1}),
 }
 Chunks = dict[str, list[Span]]
 
@@ -91,10 +91,10 @@ def test_several_pictures_keep_whole_beside_texts(bench: VisionBench, chunks: Ch
 def test_what_follows_a_known_picture_is_answered_as_alone(bench: VisionBench) -> None:
     engine = bench.new_engine()
     assert engine.prefixes.keeps
-    bench.run(bench.job("a", "Look: ", WIDE, QUESTION), engine=engine)
+    bench.run(bench.job("a", "Look here: ", WIDE, QUESTION), engine=engine)
     cached = {}
     for name, words in (("other", "!"), ("longer", QUESTION + "Why?"), ("same", QUESTION)):
-        job = bench.job(name, "Look: ", WIDE, words)
+        job = bench.job(name, "Look here: ", WIDE, words)
         answer, ends = bench.run(job, engine=engine)
         assert answer[name] == bench.alone(job)
         cached[name] = ends[name].usage.cached_tokens

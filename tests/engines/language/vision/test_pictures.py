@@ -336,7 +336,11 @@ def test_whatever_a_processor_raises_refuses_its_picture_alone(
 
 
 PREPARES = SimpleNamespace(
-    size={"height": 448, "width": 448}, image_mean=(0.5, 0.5, 0.5), min_pixels=64, do_resize=True
+    size={"height": 448, "width": 448},
+    image_mean=(0.5, 0.5, 0.5),
+    min_pixels=64,
+    do_resize=True,
+    patch_size=14,
 )
 
 
@@ -350,6 +354,9 @@ PREPARES = SimpleNamespace(
         ({"rescale_factor": 0.0078, "do_normalize": False}, ["do_normalize", "rescale_factor"]),
         ({"do_normalize": False, "image_mean": [0.0, 0.0, 0.0]}, ["do_normalize"]),
         ({"size": {"height": 448, "width": 448}, "max_patches": 12}, []),
+        ({"patch_size": {"height": 14, "width": 14}}, []),
+        ({"patch_size": {"height": 14, "width": 16}}, ["patch_size"]),
+        ({"patch_size": [14, 16]}, ["patch_size"]),
     ],
 )  # fmt: skip
 def test_what_a_processor_has_not_so_is_named(said: dict[str, Any], told: list[str]) -> None:
@@ -626,6 +633,16 @@ def test_sizes_that_a_processor_has_otherwise_are_told() -> None:
     own = SimpleNamespace(max_pixels=4096, patch_size=14, min_pixels=None)
     assert other_pixels({"max_pixels": 4096, "patch_size": 14, "min_pixels": 256, "merge_size": 2}, own) == []
     assert other_pixels({"max_pixels": 2048, "patch_size": 16}, own) == ["max_pixels", "patch_size"]
+
+
+def test_a_size_of_which_a_processor_reads_one_side_is_told_where_it_is_not_square() -> None:
+    for name, size in (
+        ("FastVLMImageProcessor", {"height": 32, "width": 64}),
+        ("InternVLImageProcessor", 32),
+    ):
+        own = type(name, (), {"size": size})()
+        assert other_pixels({"size": {"height": 32, "width": 64}}, own) == ["size"]
+    assert other_pixels({"size": {"height": 32, "width": 32}}, own) == []
 
 
 def test_hunyuan_vl_resizes_as_transformers_does() -> None:

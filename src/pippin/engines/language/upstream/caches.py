@@ -72,24 +72,25 @@ class PoolingCache:
 
 
 class _MutualView:
-    """A layer's cache whose mask lets the tokens of each span see each other."""
+    """A layer's cache whose mask lets the tokens of each span see later ones of it too."""
 
     def __init__(self, held: Any, spans: Iterable[tuple[int, int]]) -> None:
-        self._held = held
+        self.held = held
         self._spans = spans
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._held, name)
+        return getattr(self.held, name)
 
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | None:
-        mask: mx.array | None = self._held.make_mask(N, return_array=True, window_size=window_size)
+        mask: mx.array | None = self.held.make_mask(N, return_array=True, window_size=window_size)
         if mask is None:
             return None  # of a single token, which sees all before it
         earlier = mask.shape[-1] - N
         for start, stop in self._spans:
-            mask[..., start:stop, earlier + start : earlier + stop] = True
+            places = mx.arange(start, stop)
+            mask[..., start:stop, earlier + start : earlier + stop] |= places > places[:, None]
         return mask
 
 
@@ -101,3 +102,8 @@ def counts_tokens(layer: Any) -> bool:
 def mutual(cache: list[Any], spans: Sequence[tuple[int, int]]) -> list[Any]:
     """The cache as a chunk of a prompt sees it in which the tokens of each span see each other."""
     return [_MutualView(layer, spans) if counts_tokens(layer) else layer for layer in cache]
+
+
+def in_order(cache: list[Any]) -> list[Any]:
+    """A cache as before `mutual`: tokens see earlier ones alone."""
+    return [layer.held if isinstance(layer, _MutualView) else layer for layer in cache]

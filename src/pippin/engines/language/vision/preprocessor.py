@@ -316,8 +316,14 @@ def other_pixels(said: Mapping[str, Any], own: Any) -> list[str]:
         asked.pop("resample", None)
     found = []
     for name, value in said.items():
-        pair = [value.get("height") if isinstance(value, dict) else value, held(name)]
-        if name not in names and {*map(type, pair)} <= {int, float} and pair[0] != pair[1]:
+        sides = value if isinstance(value, list) else [value]
+        if isinstance(value, dict):
+            sides = [value[side] for side in ("height", "width") if side in value]
+        own_side = held(name)
+        if name == "size" and "FastVLM" in kinds and isinstance(own_side, dict):
+            own_side = own_side.get("height")  # the side that it reads
+        # What has one number for both sides has no other for one of them.
+        if name not in names and {*map(type, [*sides, own_side])} <= {int, float} and {*sides} - {own_side}:
             found.append(name)
     return found + [
         name for name in asked if has[name] is None or not np.allclose(asked[name], has[name], atol=1e-6)

@@ -2,7 +2,9 @@
 and the text with all its media into arrays."""
 
 import hashlib
+import itertools
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -65,6 +67,10 @@ PLAIN_TEMPLATE = (
 
 JOINED_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
 """How mlx-vlm's processor of PLaMo 2 VL writes a conversation: its `chat_template` is a name and no template."""
+
+NUMBERED = ("phi3_v", "phi4mm")
+NUMBER = re.compile(r"<\|image_\d+\|>")
+"""Marks of pictures, which mlx-vlm numbers anew in each message, and the publishers throughout a prompt."""
 
 MARKED = "QXA"  # a word before which a processor writes the marker of a medium
 
@@ -312,6 +318,11 @@ class PromptProcessor(LibraryProcessor):
         counts = given.pop("counts", [])
         if self._numbers is not None:
             text = self._numbers.marked(text, counts)
+        if self._config.get("model_type") in NUMBERED:
+            number = itertools.count(1)
+            if len(NUMBER.findall(text)) != len(given.get("images", ())):
+                raise ValueError("a text has a mark of a picture, such as <|image_1|>")
+            text = NUMBER.sub(lambda _: f"<|image_{next(number)}|>", text)
         with self._lock:
             found = prepare_inputs(
                 self._processor,
