@@ -387,7 +387,8 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "a user's turn without its end": (
         template("message.content + '<|im_end|>' + '\\n'", "message.content + '\\n'"), "turns-unended"),
     "a turn ended twice": (
-        template("{{- '<|im_end|>\\n' }}\n    {%- elif", "{{- '<|im_end|>' * 2 + '\\n' }}\n    {%- elif"), "turns-unended"),
+        template("{{- '<|im_end|>\\n' }}\n    {%- elif", "{{- '<|im_end|>' * 2 + '\\n' }}\n    {%- elif"),
+        "turns-unended"),
     "no line end behind the user's name": (
         template("message.role + '\\n' + message.content", "message.role + message.content"), "turn-spacing"),
     "no line end in the prompt": (template("'<|im_start|>assistant\\n'", "'<|im_start|>assistant'"), "turn-spacing"),

@@ -24,7 +24,7 @@ from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.tool_format import History
 
 USUAL: Final = ("one turn", "system", "three turns", "five turns", "call and result")
-MARK: Final = re.compile(r"<\|[^<>|\s]{1,40}\|>|<[a-z]+_of_[a-z]+>|</?s>")
+MARK: Final = re.compile(r"<\|[^<>|\s]{1,40}\|>|<[a-z]+_of_[a-z]+>")
 TURNS: Final = {
     "<|im_end|>": "<|im_start|>",
     "<end_of_turn>": "<start_of_turn>",
