@@ -150,6 +150,10 @@ def doubled_bos(backend: Any) -> None:
     backend.post_processor = processors.TemplateProcessing(single="<s> <s> $A", special_tokens=[("<s>", 256)])
 
 
+def stripping(backend: Any) -> None:
+    backend.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])
+
+
 def losing_spaces(backend: Any) -> None:
     backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(" ", "")])
 
@@ -377,6 +381,35 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "an end that begins answers": (
         lambda folder: edit(folder, "tokenizer_config.json", eos_token="<|im_start|>"), "eos-is-text"),
     "a bias zeroed": (weights(zeroed_bias), "blank-tensor"),
+    "answers of the user": (
+        template("'<|im_start|>' + message.role + '\\n' + message.content",
+                 "'<|im_start|>assistant\\n' + message.content"), "speakers-alike"),
+    "a user's turn without its end": (
+        template("message.content + '<|im_end|>' + '\\n'", "message.content + '\\n'"), "turns-unended"),
+    "a turn ended twice": (
+        template("{{- '<|im_end|>\\n' }}\n    {%- elif", "{{- '<|im_end|>' * 2 + '\\n' }}\n    {%- elif"),
+        "turns-unended"),
+    "no line end behind the user's name": (
+        template("message.role + '\\n' + message.content", "message.role + message.content"), "turn-spacing"),
+    "no line end in the prompt": (template("'<|im_start|>assistant\\n'", "'<|im_start|>assistant'"), "turn-spacing"),
+    "another name of the user": (
+        template("message.role + '\\n' + message", "message.role|replace('user', 'man') + '\\n' + message"),
+        "speaker-unknown"),
+    "system's words escaped": (
+        template("messages[0].content + '<|im_end|>", "messages[0].content|e + '<|im_end|>"), "words-changed"),
+    "system lost beside tools": (template("{{- messages[0].content + '\\n\\n' }}", "{{- '' }}"), "words-changed"),
+    "results cut": (template("{{- message.content }}\n", "{{- message.content[:200] }}\n"), "words-changed"),
+    "one tool of several": (template("{{- tool | tojson }}", "{{- tools[0] | tojson }}"), "tools-partly"),
+    "calls that do not end": (template("'}\\n</tool_call>'", "'}'"), "call-marks"),
+    "a switch of thinking that does the opposite": (
+        template("enable_thinking is false", "enable_thinking is true"), "think-inverted"),
+    "thoughts left open": (template("<think>\\n\\n</think>\\n\\n", "<think>\\n\\n"), "think-inverted"),
+    "turns before the last four lost": (
+        template("{%- for message in messages %}\n    {%- if (", "{%- for message in messages[-4:] %}\n    {%- if ("),
+        "conversation-refused"),
+    "an end that is a space": (
+        lambda folder: edit(folder, "generation_config.json", eos_token_id=[END, 220]), "eos-is-text"),
+    "accents stripped": (tokenizer(stripping), "round-trip"),
     "field that is not read": (config(final_logit_softcapping=30.0), "field-unread"),
 }  # fmt: skip
 

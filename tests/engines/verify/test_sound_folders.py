@@ -31,6 +31,7 @@ LACKING = {
     "tool-calls-lost": "hunyuan_a13b Kimi-K2-Instruct Kimi-K2-Thinking LFM2-8B-A1B LFM2.5-Instruct glm4 "
     "ibm-granite-granite-3.3-2B-Instruct",
     "system-dropped": "glm4",
+    "turn-spacing": "functiongemma",  # a line end behind the last name alone
     "tools-lost": "llama-cpp-deepseek-r1",  # it writes a generator as JSON
     # They want variables of their own, and languages.
     "conversation-refused": "fireworks-ai-llama-3-firefunction-v2 google-translategemma-4b-it",

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final
 
-from pippin.core.conversation import Message, Role, Text, Tool
+from pippin.core.conversation import Message, Role, Text
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 from pippin.core.verification import Finding
@@ -17,12 +17,13 @@ from pippin.engines.language.prompt.rendering import TemplateWriter
 from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.template.traits import Trial, probe
 from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.verify import turns
 from pippin.engines.verify.findings import data, finding
 from pippin.output import formats
 from pippin.output.reasoning_formats import ReasoningFormat
 from pippin.output.tool_format import History
 
-USUAL: Final = ("one turn", "system", "three turns", "call and result")
+USUAL: Final = ("one turn", "system", "three turns", "five turns", "call and result")
 MARK: Final = re.compile(r"<\|[^<>|\s]{1,40}\|>|<[a-z]+_of_[a-z]+>")
 TURNS: Final = {
     "<|im_end|>": "<|im_start|>",
@@ -38,8 +39,6 @@ SPEAKER: Final = re.compile(r"\A[\0\s]*[^\0\s]*")
 THINKS: Final = re.compile(r"</?(?:[a-z]+[:_])?(?:think|thinking|thoughts?|reasoning)>|\[/?THINK\]")
 SWITCH: Final = re.compile(r"(?<![.\w])enable_thinking(?!\s*=[^=])")
 """The variable that turns thoughts off, and not a template's own of this name."""
-SCHEMA: Final = {"type": "object", "properties": {"qkey": {"type": "string", "description": "A key."}}}
-TOOLS: Final = tuple(Tool(name, f"Does {name}.", SCHEMA) for name in ("alpha", "beta"))
 WORDS: Final = 'Is "A < B & C" it\'s?\n\n    if x:\n\ty = {}  # é 漢 ' + "and so on " * 200 + "End"
 """What a template must not change: upper case, quotes, lines, white space, and length."""
 
@@ -76,6 +75,7 @@ def check(written: Written, found: dict[str, str]) -> Iterator[Finding]:
     yield from _answers(written)
     yield from _marks(written)
     yield from _thoughts(written)
+    yield from turns.check(written)
 
 
 def compare(written: Written, other: Written) -> Iterator[Finding]:
@@ -188,7 +188,7 @@ def _marks(written: Written) -> Iterator[Finding]:
 def _rendered(written: Written, name: str, **more: Any) -> str:
     """A conversation as the template writes it; empty where it refuses it in each form."""
     messages = histories()[name]
-    tools = TOOLS if "call" in name else ()
+    tools = turns.TOOLS if "call" in name else ()
     try:
         kept = Forms(written.render).of(messages, tools=bool(tools))
         return written.render(kept, tools, True, **more)
@@ -219,6 +219,13 @@ def _thoughts(written: Written) -> Iterator[Finding]:
         yield finding("think-order", start=found.start, end=found.end)
     if on == off:
         yield finding("think-switch", None if SWITCH.search(source) else "note")
+    elif _ends(on, found.end) > _ends(off, found.end) or _ends(off, found.start):
+        yield finding("think-inverted", on=on[-40:], off=off[-40:])
+
+
+def _ends(prompt: str, mark: str) -> bool:
+    """Whether a prompt ends with a mark of thoughts."""
+    return prompt.rstrip().endswith(mark.strip())
 
 
 def _swapped(found: ReasoningFormat, text: str) -> bool:
