@@ -11,7 +11,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.language.configuration import OF_WHOLE, spelled_out
+from pippin.engines.language.configuration import OF_WHOLE, spelled_out, turns_of
 from pippin.engines.language.upstream.fields import filled, refuse_unread
 from pippin.engines.language.upstream.mends import classes_of
 from pippin.engines.language.upstream.newest import for_mlx_vlm
@@ -537,3 +537,12 @@ def test_a_scaling_is_turned_by_where_only_what_is_stored_tells_the_ties(kind: s
 def test_granite_without_experts_has_layers_of_the_size_of_the_shared_part() -> None:
     config = configuration("granitemoehybrid") | {"num_local_experts": 0, "shared_intermediate_size": 56}
     assert filled(config | {"intermediate_size": 96})["intermediate_size"] == 56
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("eos_token_id", "2"), ("bos_token_id", [1]), ("initializer_range", "0.02")]
+)
+def test_a_wrong_value_that_changes_nothing_takes_nothing_from_other_fields(name: str, value: Any) -> None:
+    config = {each: value for each, value in plain("llama")[0].items() if each != "rms_norm_eps"}
+    assert turns_of({**config, name: value}) == turns_of(config)
+    assert turns_of(config).taken["rms_norm_eps"] == 1e-6
