@@ -11,7 +11,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.language.configuration import OF_WHOLE, spelled_out
+from pippin.engines.language.configuration import OF_WHOLE, spelled_out, turns_of
 from pippin.engines.language.upstream.fields import filled, refuse_unread
 from pippin.engines.language.upstream.mends import classes_of
 from pippin.engines.language.upstream.newest import for_mlx_vlm
@@ -521,3 +521,28 @@ def test_what_gpt_bigcode_does_not_say_of_its_inner_size_is_four_times_its_size(
     given: dict[str, Any],
 ) -> None:
     assert filled({"model_type": "gpt_bigcode", "n_embd": 64, **given})["n_inner"] == 256
+
+
+@pytest.mark.parametrize("kind", ["apertus", "glm4_moe", "solar_open"])
+def test_a_scaling_is_turned_by_where_only_what_is_stored_tells_the_ties(kind: str) -> None:
+    told = older(kind, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16})
+    told["tie_word_embeddings"] = False
+    config = {name: value for name, value in told.items() if name != "tie_word_embeddings"}
+    make, arguments = classes_of(config)
+    config["tie_word_embeddings"] = False
+    assert fingerprint(make(arguments.from_dict(config))) == turns(told)
+    assert isinstance(turns(told), list)
+
+
+def test_granite_without_experts_has_layers_of_the_size_of_the_shared_part() -> None:
+    config = configuration("granitemoehybrid") | {"num_local_experts": 0, "shared_intermediate_size": 56}
+    assert filled(config | {"intermediate_size": 96})["intermediate_size"] == 56
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("eos_token_id", "2"), ("bos_token_id", [1]), ("initializer_range", "0.02")]
+)
+def test_a_wrong_value_that_changes_nothing_takes_nothing_from_other_fields(name: str, value: Any) -> None:
+    config = {each: value for each, value in plain("llama")[0].items() if each != "rms_norm_eps"}
+    assert turns_of({**config, name: value}) == turns_of(config)
+    assert turns_of(config).taken["rms_norm_eps"] == 1e-6

@@ -77,6 +77,11 @@ OF_WHOLE = frozenset({"hidden_size", "intermediate_size", "num_attention_heads",
 OF_NULL = re.compile(r"Field '(\w+)' .*got NoneType")
 """What transformers says of a field that may not be null."""
 
+OF_TRAINING = re.compile(
+    r"Field '(\w*(?:dropout|initializer|_loss|token_id|use_cache)\w*)' (?!.*got NoneType)"
+)
+"""What it says of one with a wrong value that changes nothing here: the ids of tokens are read elsewhere."""
+
 NULL = "{} is null in config.json, and needs a value"
 
 UNREADABLE = (KeyError, ValueError, TypeError, ImportError, AttributeError, ArithmeticError)
@@ -106,6 +111,10 @@ def _turns_of(kind: str, words: str) -> Turns:
                 return _turns(CONFIG_MAPPING[kind](**given), given)
         except (*UNREADABLE, StrictDataclassError) as error:
             text = str(error)
+            if (idle := OF_TRAINING.search(text)) is not None and idle[1] in given:
+                own = json.loads(words)
+                del own[idle[1]]
+                return _turns_of(kind, json.dumps(own))
             if (null := OF_NULL.search(text)) is not None:
                 return Turns({}, refused=NULL.format(fields_of(given).names.get(null[1], null[1])))
             return Turns({}, refused=text.strip('"')) if "Missing required keys" in text else NONE

@@ -214,10 +214,13 @@ def _pattern(config: Config) -> Config:
 
 
 def _granite(config: Config) -> Config:
-    """The types of layers under the names that mlx-lm's class has for them."""
+    """The types of layers, and the size of dense ones, under the names that mlx-lm's class has for them."""
     kinds = {"linear_attention": "mamba", "full_attention": "attention"}
     types = config.get("layer_types")
-    found = {} if types is None else {"layer_types": [kinds.get(each, each) for each in types]}
+    found: Config = {} if types is None else {"layer_types": [kinds.get(each, each) for each in types]}
+    # transformers' class reads the size of the shared part alone where there are no experts.
+    if not config.get("num_local_experts") and (size := config.get("shared_intermediate_size")):
+        found["intermediate_size"] = size
     return {"position_embedding_type": config.get("position_embedding_type") or "nope", **found}
 
 

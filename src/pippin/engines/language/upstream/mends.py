@@ -165,9 +165,6 @@ def classes_of(config: Config) -> tuple[Any, Any]:
     model_class, kind = get_classes(config)
     arguments = Arguments(kind)
     mended, shared = _mends_of(model_class), mends("mlx_lm", SHARED)
-    whole = completed(config)
-    text = whole.get("text_config") or {}
-    nested = bool(rotary_tables(text))
     taken = kind.__dataclass_fields__
 
     def plain(given: Any, changed: Config) -> nn.Module:
@@ -187,11 +184,16 @@ def classes_of(config: Config) -> tuple[Any, Any]:
         make_of(mended, model, changed)
         return model
 
-    def make_other(changed: Config) -> nn.Module:
-        other = {**whole, "text_config": changed} if nested else changed
-        return plain(arguments.of_spelled_out(other), other)
-
     def make(given: Any) -> nn.Module:
+        # What is stored has settled the ties of `config` by now, without which classes make no other model.
+        whole = completed(config)
+        text = whole.get("text_config") or {}
+        nested = bool(rotary_tables(text))
+
+        def make_other(changed: Config) -> nn.Module:
+            other = {**whole, "text_config": changed} if nested else changed
+            return plain(arguments.of_spelled_out(other), other)
+
         model = plain(given, config)
         complete(model, text if nested else whole, make_other)
         for part, own in turning(model, {**whole, **text} if nested else whole):
