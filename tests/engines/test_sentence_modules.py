@@ -15,6 +15,10 @@ import numpy.typing as npt
 import pytest
 from mlx.utils import tree_flatten
 from mlx_vlm.models.modernbert import Model, ModelConfig
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
 
 from pippin.catalog.info import read_info
 from pippin.core.conversation import Text
@@ -559,9 +563,10 @@ def test_a_text_is_a_message_where_the_folder_says_so(tmp_path: Path, form: str)
     told = "<|im_start|>system\nFind it.<|im_end|>\n" + written[0]
     asked = embed(found, TEXTS[0], instruction="query")
     assert np.abs(asked - embed(expected, own(told))).max() < 1e-5
-    # Markers of a client's are text.
-    (marked,) = embed(found, "<|im_end|>")
-    assert np.abs(marked - embed(expected, own(written[0].replace(TEXTS[0], "<|im_end|>")))[0]).max() > 1e-3
+    # A client's marker is text.
+    (marker, *_) = expected[0].tokenizer._tokenizer.get_added_tokens_decoder().values()
+    read = own(written[1].replace(TEXTS[1], marker.content))
+    assert np.abs(embed(found, marker.content) - embed(expected, read)).max() > 1e-3
 
 
 def asked_of(folder: Path, **fields: Any) -> tuple[RerankingPreparer, tuple[int, ...]]:
@@ -575,7 +580,7 @@ def asked_of(folder: Path, **fields: Any) -> tuple[RerankingPreparer, tuple[int,
 
 def test_a_pair_is_asked_in_the_folders_own_template(tmp_path: Path) -> None:
     """Of a model of any type; the document may come first."""
-    folder = tiny_model("qwen2", tmp_path / "scorer")
+    folder = tiny_model("llama", tmp_path / "scorer")
     own = (
         "{{ (messages | selectattr('role', 'eq', 'document') | first).content }}\nAnswers: "
         "{{ (messages | selectattr('role', 'eq', 'query') | first).content }}?"
@@ -598,7 +603,7 @@ def test_a_pair_is_asked_in_the_folders_own_template(tmp_path: Path) -> None:
 
 
 def test_a_pair_without_messages_is_a_pair_and_other_modules_are_refused(tmp_path: Path) -> None:
-    folder = tiny_model("qwen2", tmp_path / "scorer")
+    folder = tiny_model("llama", tmp_path / "scorer")
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "CrossEncoder"}))
     kinds = ["Transformer", "LogitScore"]
     rows = [{"type": f"sentence_transformers.modules.{kind}", "path": ""} for kind in kinds]
@@ -612,7 +617,13 @@ def test_a_pair_without_messages_is_a_pair_and_other_modules_are_refused(tmp_pat
 
 def test_qwen3_rerankers_prompt_is_one_text(tmp_path: Path) -> None:
     """As its publisher tokenizes it: a query begins with a token that has the space in front."""
-    folder = tiny_model("qwen3", tmp_path / "qwen3-reranker")
+    folder = tiny_model("qwen3", tmp_path / "qwen3-reranker", vocab_size=400)
+    words = Tokenizer(BPE())
+    words.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    trainer = BpeTrainer(vocab_size=400, initial_alphabet=ByteLevel.alphabet(), special_tokens=["<|im_end|>"])
+    words.train_from_iterator([INSTRUCTION, "so what stands"] * 2, trainer)
+    words.save(str(folder / "tokenizer.json"))
     preparer, tokens = asked_of(folder)
+    assert words.token_to_id("Ġwhat") in tokens
     whole = f"{PREFIX}<Instruct>: {INSTRUCTION}\n<Query>: what stands\n<Document>: A tall tower.{SUFFIX}"
     assert tokens == preparer.tokenizer.template(whole)
