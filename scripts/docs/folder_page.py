@@ -73,7 +73,7 @@ def _table() -> str:
         ),
         (
             "`config_sentence_transformers.json`, `sentence_bert_config.json` and its older names",
-            "`prompts`, `default_prompt_name`, `truncate_dim`; `max_seq_length`, `do_lower_case`",
+            "`prompts`, `default_prompt_name`, `truncate_dim`; `max_seq_length`, `do_lower_case`, `modality_config`",
             "`similarity_fn_name`: the client compares; `activation_fn`, `sbert_ce_default_activation_function`: scores"
             f" are sigmoids; refused: {_listed(LAID_OVER)}",
         ),

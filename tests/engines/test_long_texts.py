@@ -149,7 +149,9 @@ def test_a_long_question_is_refused_or_cut_before_all_of_it_is_tokenized(reader:
 
 
 def test_a_reranker_whose_own_prompt_leaves_no_room_does_not_load(reader: RerankingPreparer) -> None:
-    frame = len(reader.tokenizer.template(f"{PREFIX}<Instruct>: {INSTRUCTION}\n<Query>: {SUFFIX}"))
+    frame = len(
+        reader.tokenizer.template(f"{PREFIX}<Instruct>: {INSTRUCTION}\n<Query>: \n<Document>: {SUFFIX}")
+    )
 
     def opened(limit: int) -> RerankingPreparer:
         return RerankingPreparer(WorkerSpec(info=reader.info, options={"embedding_max_length": limit}))

@@ -15,6 +15,10 @@ import numpy.typing as npt
 import pytest
 from mlx.utils import tree_flatten
 from mlx_vlm.models.modernbert import Model, ModelConfig
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
 
 from pippin.catalog.info import read_info
 from pippin.core.conversation import Text
@@ -34,6 +38,7 @@ from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.reranking import (
     INSTRUCTION,
     PREFIX,
+    SUFFIX,
     RerankingPreparer,
     compares,
     refuse_other_prompts,
@@ -181,8 +186,13 @@ def test_a_residual_of_dense_and_the_size_that_vectors_are_cut_to(
         ),
         (
             "sentence_bert_config.json",
-            {"processing_kwargs": {"chat_template": {"add_generation_prompt": True}, "image": None}},
-            "processing_kwargs have chat_template",
+            {"processing_kwargs": {"image": {"do_resize": False}, "video": None}},
+            "processing_kwargs have image",
+        ),
+        (
+            "sentence_bert_config.json",
+            {"modality_config": {"text": {}, "message": {"format": "flat"}}},
+            "names messages, and the folder has no chat template",
         ),
     ],
 )
@@ -522,3 +532,98 @@ def test_the_tokens_of_the_answers_are_those_that_the_folder_names(tmp_path: Pat
         (tmp_path / "1_LogitScore" / "config.json").write_text(json.dumps(wrong))
         with pytest.raises(ServerError, match=r"1_LogitScore/config.json"):
             yes_and_no(preparer)
+
+
+MESSAGES = """{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content if m.content is string else m.content[0].text }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+def with_messages(folder: Path, template: str, **asked: Any) -> Path:
+    """A folder whose texts sentence-transformers gives its chat template as messages."""
+    (folder / "chat_template.jinja").write_text(template)
+    said = {"modality_config": {"text": {}, "message": {"format": "flat", **asked}}}
+    (folder / "sentence_bert_config.json").write_text(json.dumps(said))
+    return folder
+
+
+@pytest.mark.parametrize("form", ["flat", "structured"])
+def test_a_text_is_a_message_where_the_folder_says_so(tmp_path: Path, form: str) -> None:
+    plain = tiny_model("qwen3", tmp_path / "plain")
+    (plain / "modules.json").unlink(missing_ok=True)
+    folder = with_messages(tiny_model("qwen3", tmp_path / "model"), MESSAGES, format=form)
+    (folder / "modules.json").unlink(missing_ok=True)
+    prompts = {"prompts": {"query": "Find it."}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    found, expected = load(folder), load(plain)
+    written = [f"<|im_start|>user\n{text}<|im_end|>\n" for text in TEXTS]
+    own = expected[0].tokenizer.template
+    assert np.abs(embed(found, *TEXTS) - embed(expected, *map(own, written))).max() < 1e-5
+    told = "<|im_start|>system\nFind it.<|im_end|>\n" + written[0]
+    asked = embed(found, TEXTS[0], instruction="query")
+    assert np.abs(asked - embed(expected, own(told))).max() < 1e-5
+    # A client's marker is text.
+    (marker, *_) = expected[0].tokenizer._tokenizer.get_added_tokens_decoder().values()
+    read = own(written[1].replace(TEXTS[1], marker.content))
+    assert np.abs(embed(found, marker.content) - embed(expected, read)).max() > 1e-3
+
+
+def asked_of(folder: Path, **fields: Any) -> tuple[RerankingPreparer, tuple[int, ...]]:
+    preparer = RerankingPreparer(WorkerSpec(info=read_info(folder)))
+    assert read_info(folder).kind == "reranking"
+    documents = (RerankDocument((Text("A tall tower."),)),)
+    job = preparer.prepare("one", Rerank(query="what stands", documents=documents, **fields))
+    assert isinstance(job, EncodingJob)
+    return preparer, job.sequences[0].tokens
+
+
+def test_a_pair_is_asked_in_the_folders_own_template(tmp_path: Path) -> None:
+    """Of a model of any type; the document may come first."""
+    folder = tiny_model("llama", tmp_path / "scorer")
+    own = (
+        "{{ (messages | selectattr('role', 'eq', 'document') | first).content }}\nAnswers: "
+        "{{ (messages | selectattr('role', 'eq', 'query') | first).content }}?"
+    )
+    with_messages(folder, own)
+    sentences = {"model_type": "CrossEncoder", "prompts": {}, "default_prompt_name": None}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(sentences))
+    preparer, tokens = asked_of(folder)
+    assert tokens == preparer.tokenizer.template("A tall tower.\nAnswers: what stands?")
+    with pytest.raises(ServerError, match=r"no place in this reranker's chat template"):
+        asked_of(folder, instruction="find it")
+    with_messages(folder, MESSAGES)
+    preparer, tokens = asked_of(folder, instruction="find it")
+    parts = (("system", "find it"), ("query", "what stands"), ("document", "A tall tower."))
+    written = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in parts)
+    assert tokens == preparer.tokenizer.template(written)
+    with_messages(folder, "{{ messages[0].content }}")
+    with pytest.raises(ServerError, match="does not write document once"):
+        asked_of(folder)
+
+
+def test_a_pair_without_messages_is_a_pair_and_other_modules_are_refused(tmp_path: Path) -> None:
+    folder = tiny_model("llama", tmp_path / "scorer")
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "CrossEncoder"}))
+    kinds = ["Transformer", "LogitScore"]
+    rows = [{"type": f"sentence_transformers.modules.{kind}", "path": ""} for kind in kinds]
+    (folder / "modules.json").write_text(json.dumps(rows))
+    preparer, tokens = asked_of(folder)
+    assert tokens == preparer.tokenizer.encode("what stands", "A tall tower.").tokens
+    (folder / "modules.json").write_text(json.dumps([*rows, {"type": "sentence_transformers.models.Dense"}]))
+    with pytest.raises(ServerError, match=r"modules.json .* names Dense"):
+        asked_of(folder)
+
+
+def test_qwen3_rerankers_prompt_is_one_text(tmp_path: Path) -> None:
+    """As its publisher tokenizes it: a query begins with a token that has the space in front."""
+    folder = tiny_model("qwen3", tmp_path / "qwen3-reranker", vocab_size=400)
+    words = Tokenizer(BPE())
+    words.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    trainer = BpeTrainer(vocab_size=400, initial_alphabet=ByteLevel.alphabet(), special_tokens=["<|im_end|>"])
+    words.train_from_iterator([INSTRUCTION, "so what stands"] * 2, trainer)
+    words.save(str(folder / "tokenizer.json"))
+    preparer, tokens = asked_of(folder)
+    assert words.token_to_id("Ġwhat") in tokens
+    whole = f"{PREFIX}<Instruct>: {INSTRUCTION}\n<Query>: what stands\n<Document>: A tall tower.{SUFFIX}"
+    assert tokens == preparer.tokenizer.template(whole)

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from pippin.core.decoding import from_json
 from pippin.core.models import ModelKind
-from pippin.core.published import Json, table, text
+from pippin.core.published import Json, object_in, table, text
 
 MODEL_TYPES: Final = from_json(
     Path(__file__).with_name("model_types.json").read_bytes(),
@@ -37,9 +37,10 @@ def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
     if model_type in MODEL_TYPES["decisions"] or decides:
         return "decisions"
     lower = name.rpartition("/")[2].lower()
-    if any(item.endswith("ForSequenceClassification") for item in named) or "reranker" in lower:
+    compares = object_in(folder / SENTENCES).get("model_type") == "CrossEncoder"
+    if compares or any(item.endswith("ForSequenceClassification") for item in named) or "reranker" in lower:
         return "reranking"
-    marks = (folder / "modules.json", folder / "config_sentence_transformers.json")
+    marks = (folder / "modules.json", folder / SENTENCES)
     embeds = any(mark.is_file() for mark in marks) or model_type in MODEL_TYPES["embeddings"]
     if embeds or "embedding" in lower:
         return "embeddings"
@@ -69,6 +70,7 @@ def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
     return None
 
 
+SENTENCES: Final = "config_sentence_transformers.json"
 OTHER_SOUND: Final = {
     "sts": "turns speech into speech",
     "codec": "is a codec of sound, and part of other models",

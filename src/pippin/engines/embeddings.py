@@ -43,6 +43,7 @@ from pippin.engines.language.model.encoders import (
 )
 from pippin.engines.language.model.weights import refuse_unreadable
 from pippin.engines.language.text.tokenizer import TooLong
+from pippin.engines.messages import messages_of
 from pippin.engines.refusals import refused
 
 NOT_COMPUTED: dict[str, str] = {
@@ -73,6 +74,8 @@ LAID_OVER = ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs
 
 OF_BATCHES = {"max_length", "padding", "return_tensors", "truncation"}
 """What sentence-transformers may tell a tokenizer and changes no vector of a text that is short enough."""
+
+READ = ("text", "common", "chat_template")
 
 Step = Callable[[mx.array], mx.array]
 
@@ -226,7 +229,7 @@ def _refuse_other_states(name: str, folder: Path) -> None:
         raise _not_computed(name, f"its {file} asks for {output} of {method} of {task}")
     read = config["processing_kwargs"] or {}
     other = {*(read.get("text") or {}), *(read.get("common") or {})} - OF_BATCHES
-    if other := other | {part for part, held in read.items() if held and part not in ("text", "common")}:
+    if other := other | {part for part, held in read.items() if held and part not in READ}:
         raise _not_computed(name, f"its processing_kwargs have {', '.join(sorted(other))}")
 
 
@@ -312,6 +315,7 @@ class EmbeddingPreparer(EncodingPreparer):
         if named is not None and named not in self.prompts:
             raise _not_computed(spec.info.id, f"its default_prompt_name {named!r} is none of its prompts")
         self._default_prompt = self.prompts.get(named, "")
+        self._messages = messages_of(self.folder)
         # The model's own, once it is loaded.
         self.pooling = Pooling((), ())
         self.dimensions: int | None = None
@@ -360,7 +364,7 @@ class EmbeddingPreparer(EncodingPreparer):
             if not item:
                 raise refused(param, "is empty; leave it out or send text.")
             try:
-                sequence = self.tokenizer.encode(prefix + item, truncating=overflow == "truncate")
+                sequence = self._encoded(prefix, item, truncating=overflow == "truncate")
             except TooLong as error:
                 raise self.too_long(f"{param} has {error.least} tokens or more", param) from None
         else:
@@ -374,6 +378,13 @@ class EmbeddingPreparer(EncodingPreparer):
         return (
             EncoderInput((*sequence.tokens[: limit - 1], sequence.tokens[-1])) if length > limit else sequence
         )
+
+    def _encoded(self, prefix: str, item: str, *, truncating: bool) -> EncoderInput:
+        if self._messages is None:
+            return self.tokenizer.encode(prefix + item, truncating=truncating)
+        frame = self._messages.frame(("system", "user") if prefix else ("user",))
+        texts = frame.sorted(*((prefix,) if prefix else ()), item)
+        return EncoderInput(self.tokenizer.framed(frame.pieces, texts, truncating=truncating)[0])
 
 
 def refuse_unknown(name: str, architecture: str) -> None:

@@ -1,6 +1,7 @@
 """The engine of embedding models and rerankers: padded batches of token sequences, across requests."""
 
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -323,6 +324,37 @@ class EncodingTokenizer:
         """Encode a client's text, in which special tokens are read as text; `truncating` as in `encode`."""
         text = self._bounded(text, truncating=truncating)
         return self._embedded(self._plain.encode(text, add_special_tokens=False).ids)
+
+    def framed(
+        self, around: Sequence[str], texts: Sequence[str], *, truncating: bool = False
+    ) -> tuple[tuple[int, ...], int]:
+        """The tokens of a client's `texts` with pieces of a prompt before, between and behind them, in which alone
+        special tokens count as such, and how many they were. With `truncating`, as many as fit in front of the last
+        piece are kept."""
+        runs = [""]
+        for index, piece in enumerate(around):
+            lead, *rest = self._specials.split(piece) if self._specials else [piece]
+            runs[-1] += lead
+            runs += rest
+            if index < len(texts):
+                runs[-1] += self._bounded(texts[index], truncating=truncating)
+        tokens: list[int] = []
+        for index, run in enumerate(runs):
+            # Special tokens stand at odd places, as the pattern's group has them there.
+            tokens += (
+                self.template(run) if index % 2 else self._plain.encode(run, add_special_tokens=False).ids
+            )
+        found = self._embedded(tokens)
+        end = len(self.template(around[-1]))
+        if truncating and len(found) > self.limit:
+            found = (*found[: max(self.limit - end, 0)], *found[len(found) - end :])
+        return found, len(tokens)
+
+    @cached_property
+    def _specials(self) -> re.Pattern[str] | None:
+        known = self._tokenizer.get_added_tokens_decoder().values()
+        words = sorted((re.escape(each.content) for each in known if each.special), key=len, reverse=True)
+        return re.compile(f"({'|'.join(words)})") if words else None
 
     def _embedded(self, tokens: list[int]) -> tuple[int, ...]:
         """The tokens of a client's text. Raises `ServerError` for one that the model has no embedding for."""

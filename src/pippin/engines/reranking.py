@@ -6,21 +6,22 @@ language model that was trained to answer yes or no.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any
 
 import mlx.core as mx
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from pippin.core.conversation import Image, Message, Part, Text, Video
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Ranked
 from pippin.core.models import WorkerSpec
-from pippin.core.published import fields_in
+from pippin.core.published import broken, fields_in
 from pippin.core.tasks import Rerank, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.conversations import ConversationPreparer, EncodingPreparer
+from pippin.engines.embeddings import modules_in
 from pippin.engines.encoding import (
     EncoderInput,
     EncodingEngine,
@@ -39,6 +40,7 @@ from pippin.engines.language.model.encoders import (
 )
 from pippin.engines.language.model.weights import Reading, refuse_unreadable
 from pippin.engines.language.text.tokenizer import TooLong
+from pippin.engines.messages import Frame, messages_of
 from pippin.engines.refusals import refused
 
 # The prompt that Qwen3-Reranker was trained with (its model card).
@@ -53,6 +55,21 @@ SEEN_INSTRUCTION = "Given a search query, retrieve relevant candidates that answ
 SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
+ASKED = Frame((f"{PREFIX}<Instruct>: ", "\n<Query>: ", "\n<Document>: ", SUFFIX), (0, 1, 2))
+PAIR = ("query", "document")
+"""sentence-transformers' roles of the messages that a reranker compares."""
+
+
+class Around(Struct, frozen=True):
+    """What a reranker is asked in, but for query and document: the prompt, and its instruction, if it has one."""
+
+    frame: Frame
+    instruction: tuple[str, ...]
+
+    def sorted(self, query: str, document: str) -> list[str]:
+        return self.frame.sorted(*self.instruction, query, document)
+
+
 class RerankingPreparer(EncodingPreparer):
     """Tokenizes pairs of query and document and checks their lengths against the model's limit."""
 
@@ -60,9 +77,13 @@ class RerankingPreparer(EncodingPreparer):
 
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
-        self.is_classifier = compares(spec.info.id, self.config)
+        self.messages = messages_of(self.folder)
+        modules = refuse_other_modules(self.folder, self.sentences["model_type"])
+        # As sentence-transformers gives pairs to a model of its own without messages.
+        compared = modules or compares(spec.info.id, self.config)
+        self.is_classifier = self.messages is None and compared
         self._prompt = self.prompts.get(self.sentences["default_prompt_name"], "")
-        if not is_classifier(self.config):
+        if self.messages is None and not modules and not is_classifier(self.config):
             refuse_other_prompts(spec.info.id, self.config)
         if not self.is_classifier:
             self.see(spec)
@@ -71,8 +92,11 @@ class RerankingPreparer(EncodingPreparer):
     def _check_room(self) -> None:
         """Raises `ServerError("load_failed")` if the prompt that the model was trained with leaves no room for a
         query."""
-        frame = len(self._usual_start) + len(self._end)
-        if self.conversations is None and frame >= self.tokenizer.limit:
+        if self.conversations is not None:
+            return
+        around = self._around(None)
+        frame = len(self.tokenizer.framed(around.frame.pieces, around.sorted("", ""))[0])
+        if frame >= self.tokenizer.limit:
             raise ServerError(
                 "load_failed",
                 f"{self.info.id} writes {frame} tokens around each query, and takes {self.tokenizer.limit} in all; "
@@ -106,9 +130,9 @@ class RerankingPreparer(EncodingPreparer):
                 "This reranker compares two texts and takes no `instruction`; leave it out.",
                 "instruction",
             )
-        start = None if self.is_classifier else self._start(task.instruction)
+        around = None if self.is_classifier else self._around(task.instruction)
         for index in range(len(task.documents)):
-            yield self._sequence(start, task, index)
+            yield self._sequence(around, task, index)
 
     def _seen(self, conversations: ConversationPreparer, task: Rerank, index: int) -> EncoderInput:
         """The pair as a question to a vision model, in the words and order of mlx-vlm's `_vl_messages`."""
@@ -124,14 +148,14 @@ class RerankingPreparer(EncodingPreparer):
         messages = (Message("system", (Text(SYSTEM),)), Message("user", tuple(_joined(asked))))
         return conversations.sequence(messages, f"documents[{index}]")
 
-    def _sequence(self, start: tuple[int, ...] | None, task: Rerank, index: int) -> EncoderInput:
+    def _sequence(self, around: Around | None, task: Rerank, index: int) -> EncoderInput:
         document, param = task.documents[index], f"documents[{index}]"
         truncating = (task.overflow or self.options.embedding_overflow) == "truncate"
         if not all(isinstance(part, Text) for part in document.parts):
             raise refused(param, "is not text; this reranker reads text only.", "unsupported")
         text = "".join(part.text for part in document.parts if isinstance(part, Text))
         try:
-            sequence, length = self._built(start, task.query, text, truncating=truncating)
+            sequence, length = self._built(around, task.query, text, truncating=truncating)
         except TooLong as error:
             raise self.too_long(f"{param} and the query have {error.least} tokens or more", param) from None
         if length > self.tokenizer.limit and not truncating:
@@ -139,38 +163,44 @@ class RerankingPreparer(EncodingPreparer):
         return sequence
 
     def _built(
-        self, start: tuple[int, ...] | None, query: str, document: str, *, truncating: bool
+        self, around: Around | None, query: str, document: str, *, truncating: bool
     ) -> tuple[EncoderInput, int]:
-        """The sequence, cut to the limit, and how many tokens it had: a pair, or a question with this `start`. Raises
+        """The sequence, cut to the limit, and how many tokens it had: a pair, or a prompt with these pieces. Raises
         `TooLong`."""
-        if start is None:
+        if around is None:
             sequence = self.tokenizer.encode(self._prompt + query, document, truncating=truncating)
             return sequence, len(sequence.tokens)
-        middle = self.tokenizer.plain(f"{query}\n<Document>: {document}", truncating=truncating)
-        available = self.tokenizer.limit - len(start) - len(self._end)
-        length = len(start) + len(middle) + len(self._end)
-        return EncoderInput((*start, *middle[:available], *self._end)), length
+        # As one text: "<Query>: what" has a token " what".
+        texts = around.sorted(query, document)
+        tokens, length = self.tokenizer.framed(around.frame.pieces, texts, truncating=truncating)
+        return EncoderInput(tokens), length
 
-    def _start(self, instruction: str | None) -> tuple[int, ...]:
-        """The tokens before each query. Raises `ServerError` for an instruction that leaves no room for a query."""
-        if instruction is None:
-            return self._usual_start
+    def _around(self, instruction: str | None) -> Around:
+        """What is written around query and document. Raises `ServerError` for an instruction that leaves no room for
+        them, or that the folder's own template does not have."""
+        asked = instruction or self._prompt
+        if self.messages is None:
+            return self._with_room(Around(ASKED, (asked or INSTRUCTION,)), instruction)
+        if not asked:
+            return Around(self.messages.frame(PAIR), ())
         try:
-            written = self.tokenizer.plain(f"<Instruct>: {instruction}\n<Query>: ")
-        except TooLong as error:
-            raise self.too_long(f"instruction has {error.least} tokens or more", "instruction") from None
-        start = (*self.tokenizer.template(PREFIX), *written)
-        if len(start) + len(self._end) >= self.tokenizer.limit:
-            raise self.too_long(f"instruction has {len(written)} tokens", "instruction")
-        return start
+            return self._with_room(Around(self.messages.frame(("system", *PAIR)), (asked,)), instruction)
+        except ServerError as error:
+            if instruction is None or error.report.kind != "load_failed":
+                raise
+            text = "has no place in this reranker's chat template; leave it out."
+            raise refused("instruction", text, "unsupported") from error
 
-    @cached_property
-    def _usual_start(self) -> tuple[int, ...]:
-        return self.tokenizer.template(f"{PREFIX}<Instruct>: {self._prompt or INSTRUCTION}\n<Query>: ")
-
-    @cached_property
-    def _end(self) -> tuple[int, ...]:
-        return self.tokenizer.template(SUFFIX)
+    def _with_room(self, around: Around, instruction: str | None) -> Around:
+        """Raises `ServerError` for an instruction of a client that leaves no room for a query."""
+        if instruction is not None:
+            try:
+                found, _ = self.tokenizer.framed(around.frame.pieces, around.sorted("", ""))
+            except TooLong as error:
+                raise self.too_long(f"instruction has {error.least} tokens or more", "instruction") from None
+            if len(found) >= self.tokenizer.limit:
+                raise self.too_long(f"instruction has {len(found)} tokens with its prompt", "instruction")
+        return around
 
 
 def is_classifier(config: dict[str, Any]) -> bool:
@@ -183,6 +213,17 @@ def compares(name: str, config: dict[str, Any]) -> bool:
     as it is."""
     converted = config.get("model_type") == "qwen3" and "qwen3-reranker" in name.lower()
     return is_classifier(config) and not converted
+
+
+def refuse_other_modules(folder: Path, kind: str | None) -> bool:
+    """Whether a folder is a CrossEncoder that sentence-transformers wrote with its modules. Raises
+    `ServerError("load_failed")` for a module that is not computed here."""
+    if kind != "CrossEncoder" or not (file := folder / "modules.json").exists():
+        return False
+    names = [str(module.get("type")).rpartition(".")[2] for module in modules_in(file)]
+    if other := [name for name in names if name not in ("Transformer", "LogitScore")]:
+        raise broken(file, f"names {', '.join(other)}, which no reranker has here: choose another model")
+    return True
 
 
 def refuse_other_prompts(name: str, config: dict[str, Any]) -> None:

@@ -144,7 +144,7 @@ class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
         real = vectors.any(axis=-1)
         if real.all():
             self._kernels.product_into(self._matrix, vectors, memory)
-        else:
+        elif real.any():  # the kernels refuse a product with no vectors
             memory[real] = self._kernels.product(self._matrix, vectors[real])
         return logits
 
