@@ -127,7 +127,7 @@ def spelled_as_relative(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration with the fields of the relative. Raises `ValueError` for sizes that are no numbers."""
     found = {"layer_norm_eps": 1e-12, **config}
     for name in NOMIC.values() if config["model_type"] in ROTARY else ():
-        if type(size := found.get(name)) not in (int, float) or not size > 0:
+        if not isinstance(size := found.get(name), int | float) or size <= 0:
             raise ValueError(f"its config.json has {name} {size!r}")
     match config["model_type"]:
         case "mpnet":  # has no types of tokens; its class counts positions from 1, whatever the file says
