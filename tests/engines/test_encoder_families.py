@@ -206,6 +206,17 @@ def test_a_field_of_a_publishers_code_that_is_not_computed_is_refused(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("field", "value"), [("n_inner", None), ("n_head", 0), ("n_embd", "x"), ("rotary_emb_base", None)]
+)
+def test_a_size_that_is_no_number_is_a_refusal(
+    field: str, value: object, written: Path, tmp_path: Path
+) -> None:
+    folder = published(tmp_path / "model", written / "embeddings/nomic_bert", NOMIC | {field: value}, "")
+    assert verdict(folder, vectors).startswith("refused: model can't be loaded: its config.json has ")
+
+
+@pytest.mark.long
 def test_a_reranker_that_answers_yes_or_no_scores_as_in_transformers(written: Path) -> None:
     assert read_info(written / BY_PROMPT).kind == "reranking"
     assert verdict(written / BY_PROMPT, scores) == "equal"

@@ -55,8 +55,8 @@ def explain(info: ModelInfo, error: BaseException, library: str) -> str:
 
 
 def _unknown(info: ModelInfo, config: dict[str, Any], kind: str, library: str) -> str:
-    """For an architecture, or that of a part, which no library here knows. One that writes no text is not in newer
-    releases either."""
+    """What is told of an architecture, or that of a part, which no library here knows. One that writes no text is not
+    in newer releases either."""
     named = config.get("architectures")
     classes = [str(name) for name in named] if isinstance(named, list) else []
     what, purpose = f"the architecture {kind!r} of {info.id!r}", "chat"
@@ -75,7 +75,7 @@ def _unknown(info: ModelInfo, config: dict[str, Any], kind: str, library: str) -
 
 
 def _unmatched(info: ModelInfo, names: Sequence[str], library: str, *, lacks: bool) -> str:
-    """For tensors that a model does not have, or that it `lacks`."""
+    """What is told of tensors that a model does not have, or that it `lacks`."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     listed = ", ".join(names[:NAMED]) + more
     what = f"the files lack {listed}" if lacks else f"it does not know {listed}"

@@ -124,8 +124,11 @@ def as_transformers_has_it(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spelled_as_relative(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration with the fields of the relative."""
+    """The configuration with the fields of the relative. Raises `ValueError` for sizes that are no numbers."""
     found = {"layer_norm_eps": 1e-12, **config}
+    for name in NOMIC.values() if config["model_type"] in ROTARY else ():
+        if not isinstance(size := found.get(name), int | float) or size <= 0:
+            raise ValueError(f"its config.json has {name} {size!r}")
     match config["model_type"]:
         case "mpnet":  # has no types of tokens; its class counts positions from 1, whatever the file says
             return found | {"type_vocab_size": 1, "pad_token_id": 1}
@@ -157,7 +160,8 @@ def renamed(
             name = re.sub(part, other, name)
         if not name.startswith(OF_TRAINING):
             found[name] = array
-    weight = found[f"{norm}weight"]
+    if (weight := found.get(f"{norm}weight")) is None:
+        raise ValueError(f"its files have no {norm}weight, but {', '.join([*arrays][:2])} and others")
     none = mx.zeros((1, *weight.shape), weight.dtype)
     return {"embeddings.token_type_embeddings.weight": none, **found}
 
