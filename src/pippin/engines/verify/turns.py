@@ -108,10 +108,9 @@ def _tools(text: str, *, results: bool) -> Iterator[Finding]:
     if PYTHON in text:
         yield finding("call-as-python", written=PYTHON)
     call = text.rpartition(USER)[2].partition("QXE")[0]
-    for mark in ("tool_call", "function_call"):
-        begun, ended = call.count(f"<{mark}>"), call.count(f"</{mark}>")
-        if begun != ended:
-            yield finding("call-marks", mark=mark, begun=begun, ended=ended)
+    begun, ended = call.count("<tool_call>"), call.count("</tool_call>")
+    if begun != ended:
+        yield finding("call-marks", mark="tool_call", begun=begun, ended=ended)
     forms = (RESULT, *(json.dumps(RESULT, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)))
     if results and not any(form in text for form in forms):
         yield finding("words-changed", role="tool")
