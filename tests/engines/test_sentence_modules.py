@@ -564,7 +564,7 @@ def test_a_text_is_a_message_where_the_folder_says_so(tmp_path: Path, form: str)
     asked = embed(found, TEXTS[0], instruction="query")
     assert np.abs(asked - embed(expected, own(told))).max() < 1e-5
     # A client's marker is text.
-    (marker, *_) = expected[0].tokenizer._tokenizer.get_added_tokens_decoder().values()
+    (marker, *_) = Tokenizer.from_file(str(plain / "tokenizer.json")).get_added_tokens_decoder().values()
     read = own(written[1].replace(TEXTS[1], marker.content))
     assert np.abs(embed(found, marker.content) - embed(expected, read)).max() > 1e-3
 

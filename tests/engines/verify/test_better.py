@@ -16,7 +16,7 @@ from pippin.core.events import Finished, Token
 from pippin.core.published import object_in
 from pippin.engines.device import decide, find_facts
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.verify import values
+from pippin.engines.verify import files
 from pippin.engines.verify.asking import Served
 from pippin.engines.verify.folder import Folder
 from pippin.engines.verify.reading import layers, opening, rivals
@@ -212,7 +212,7 @@ def test_values_that_no_publisher_chooses_are_told(
 ) -> None:
     write(tmp_path, "config.json", {"model_type": "llama", "hidden_size": 576})
     write(tmp_path, file, object_in(tmp_path / file) | fields)
-    assert [each.code for each in values.check(Folder.read(tmp_path))] == codes
+    assert [each.code for each in files.check_values(Folder.read(tmp_path))] == codes
 
 
 def test_a_speakers_name_with_a_letter_lost_is_told(sound: Path, tmp_path: Path) -> None:

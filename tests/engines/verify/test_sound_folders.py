@@ -28,7 +28,7 @@ THOUGHTS = ("<think>", "</think>")
 LACKING = {
     "tool-format": "granite_20b_fc internlm2_tool phi4_mini apertus Apertus-8B-Instruct IFM-K2-Horizon tencent-Hy3 "
     "CohereForAI-c4ai-command-r-plus-tool_use GigaChat3-10B-A1.8B GigaChat3.1-10B-A1.8B LFM2.5-Instruct",
-    "tool-calls-lost": "hunyuan_a13b Kimi-K2-Instruct Kimi-K2-Thinking LFM2-8B-A1B LFM2.5-Instruct glm4 "
+    "tool-calls-lost": "Kimi-K2-Instruct Kimi-K2-Thinking LFM2-8B-A1B LFM2.5-Instruct glm4 "
     "ibm-granite-granite-3.3-2B-Instruct",
     "system-dropped": "glm4",
     "turn-spacing": "functiongemma",  # a line end behind the last name alone

@@ -1,4 +1,4 @@
-"""The files of a folder against each other."""
+"""The files of a folder against each other, and values in them that no publisher of a trained model chooses."""
 
 import dataclasses
 import re
@@ -8,17 +8,17 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, Final
 
+import yaml
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from pippin.core.decoding import from_json
-from pippin.core.published import find_text, object_in, table
+from pippin.core.published import find_text, object_in, real, sentence_file, table, whole
 from pippin.core.verification import Finding
-from pippin.engines.language.configuration import BASES, fields_of
+from pippin.engines.language.configuration import BASES, fields_of, rotary_tables
 from pippin.engines.language.upstream.library import get_classes
 from pippin.engines.language.upstream.stored import TIED
-from pippin.engines.verify import values
-from pippin.engines.verify.findings import finding
-from pippin.engines.verify.folder import Folder
+from pippin.engines.verify.findings import data, finding
+from pippin.engines.verify.folder import Folder, Json
 
 LAYER: Final = re.compile(r"^(?P<stack>.*?(?:layers?|\bh|blocks))\.(?P<number>\d+)\.")
 LAYER_COUNTS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -34,6 +34,12 @@ ALIKE: Final = 0.9  # of two names, by difflib, of which one may be the other mi
 PARTIAL: Final = "partial_rotary_factor"
 BYTES: Final = ("I8", "F8_E4M3", "F8_E5M2")
 SCALES: Final = ("_scale", "_scale_inv", "_scales")
+REAL: Final = 256
+"""The width of the smallest models that are trained to be used. Those of tests have windows of a few tokens."""
+DRAWN: Final = ("temperature", "top_p", "min_p", "typical_p")
+"""Fields that nothing reads where no token is drawn."""
+OFF: Final = ("no_repeat_ngram_size", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
+"""Fields of which 0 or -1 stands for none."""
 
 
 def check(folder: Folder, kind: str) -> Iterator[Finding]:
@@ -43,7 +49,7 @@ def check(folder: Folder, kind: str) -> Iterator[Finding]:
     yield from _quantisation(folder)
     yield from _pictures(folder)
     yield from _modules(folder)
-    yield from values.check(folder)
+    yield from check_values(folder)
     if kind in ("language", "embeddings", "reranking"):
         yield from _layers(folder)
         yield from _rows(folder)
@@ -218,3 +224,40 @@ def _unread(folder: Folder) -> Iterator[Finding]:
         yield finding("field-unread", fields=grave, type=kind)
     elif unknown := sorted(unread.keys() - usual.keys()):
         yield finding("field-unread", "note", fields=unknown, type=kind)
+
+
+def check_values(folder: Folder) -> Iterator[Finding]:
+    """Hold the numbers of a model that may have been trained against what publishers choose."""
+    stops = folder.generation.get("stop_strings") or ()
+    for stop in (stops,) if isinstance(stops, str) else stops:
+        if stop in data("sample.txt"):
+            yield finding("stop-is-text", stop=stop)
+    if (whole(folder.field("hidden_size")) or 0) < REAL:
+        return
+    for name, fields in yaml.safe_load(data("values.yaml")).items():
+        file = sentence_file(folder.path) if name.startswith("sentence") else name
+        said = object_in(folder.path / file)
+        for part in _parts(said | folder.text if name == "config.json" else said):
+            for field, (least, most) in fields.items():
+                value = real(part.get(field))
+                if value is not None and not least <= value <= most and not _off(field, value, said):
+                    yield finding(
+                        "value-unlikely", file=file, field=field, value=part[field], least=least, most=most
+                    )
+
+
+def _parts(said: Json) -> list[Json]:
+    """A file's fields, and those of its rotary settings, which may repeat them."""
+    tables = [*rotary_tables(said).values()]
+    return [
+        said,
+        *({name: value for name, value in each.items() if said.get(name) != value} for each in tables),
+    ]
+
+
+def _off(field: str, value: float, said: Json) -> bool:
+    """Whether a value says that nothing is done, or nothing reads it."""
+    draws = said.get("do_sample")
+    # A temperature of zero alone asks for no draws.
+    unread = field in DRAWN and (draws is False or (field == "temperature" and value == 0 and draws is None))
+    return unread or (value in (0, -1) and field in OFF)

@@ -20,7 +20,6 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.cpu.kernels import why_missing
 from pippin.engines.device import DevicePlan, configure, decide, find_facts
-from pippin.engines.language.kernels.decoder import KernelHead
 from pippin.engines.language.kernels.ways import Way, put_on, way_of
 from pippin.engines.language.kv_cache.kinds.attention import ForkedAttention, JoinedAttention
 from pippin.engines.language.kv_cache.layout import PADDING, without_padding
@@ -509,6 +508,8 @@ def test_a_draft_head_on_the_kernels_gives_the_models_own_answer(
 
 def test_a_head_of_nothing_but_zeros_gives_zeros() -> None:
     """The state of a padding token whose embedding is zero, alone in its batch, is given to no kernel."""
+    from pippin.engines.language.kernels.decoder import KernelHead  # only where the kernels are built
+
     kernels: Any = None
     head = KernelHead(kernels, SimpleNamespace(rows=5))  # type: ignore[arg-type]
     assert head(mx.zeros((2, 3))).tolist() == [[0.0] * 5] * 2
