@@ -245,9 +245,10 @@ class EncodingTokenizer:
         # Special tokens that a client's text spells are encoded as text.
         self._plain.encode_special_tokens = True
         self.config = find_json(folder / "config.json") or {}
-        size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         rows = (self.config.get("text_config") or self.config).get("vocab_size")
-        self.vocabulary = min(size, rows) if isinstance(rows, int) else size
+        # A tokenizer may leave ids out, so that its number of tokens bounds none.
+        ids = self._tokenizer.get_vocab(with_added_tokens=True).values() if type(rows) is not int else ()
+        self.vocabulary = rows if type(rows) is int else max(ids, default=-1) + 1
         asked = {"max_seq_length": int, "processing_kwargs": dict[str, dict[str, Any] | None]}
         sentences = fields_in(folder, sentence_file(folder), **asked)
         words = dict.fromkeys(("bos_token", "eos_token", "pad_token"), str | dict[str, Any])
