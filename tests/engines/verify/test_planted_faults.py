@@ -401,6 +401,9 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "results cut": (template("{{- message.content }}\n", "{{- message.content[:200] }}\n"), "words-changed"),
     "one tool of several": (template("{{- tool | tojson }}", "{{- tools[0] | tojson }}"), "tools-partly"),
     "calls that do not end": (template("'}\\n</tool_call>'", "'}'"), "call-marks"),
+    "a name that nobody has": (
+        template("message.content + '<|im_end|>' + '\\n'",
+                 "message.content + message.get('name')|string + '<|im_end|>\\n'"), "none-written"),
     "a switch of thinking that does the opposite": (
         template("enable_thinking is false", "enable_thinking is true"), "think-inverted"),
     "thoughts left open": (template("<think>\\n\\n</think>\\n\\n", "<think>\\n\\n"), "think-inverted"),

@@ -25,8 +25,6 @@ HEAD: Final = re.compile(r"([^\s<]*)(?:<\|end_header_id\|>)?(\s*)")
 """The speaker's name, and the white space behind it."""
 SYSTEM, USER, ANSWER, NEXT = (f'QX{place}\'s "words" < & more' for place in "ABCD")
 RESULT: Final = 'Is "A < B & C" it\'s?\n    x = {}  # é ' + "and so on " * 100 + "QXE"
-PYTHON: Final = "'qkey': 'QXF'"
-"""The arguments of the call as Python's dictionary."""
 CALL: Final = ToolCall("call12345", "alpha", '{"qkey": "QXF"}')
 SCHEMA: Final = {"type": "object", "properties": {"qkey": {"type": "string", "description": "A key."}}}
 TOOLS: Final = tuple(Tool(name, f"Does {name}.", SCHEMA) for name in ("alpha", "beta"))
@@ -47,7 +45,7 @@ def check(written: TemplateWriter) -> Iterator[Finding]:
         both = _written(written, (_said("system", SYSTEM), turns[0]), TOOLS) if offered else ""
         if any(text and text.count(SYSTEM) != 1 for text in (whole, both)):
             yield finding("words-changed", role="system")
-    if any(re.search(r"\bNone\b", text) for text in (alone, whole)) and "None" not in written.template.source:
+    if "None" in alone + whole and "None" not in written.template.source:
         yield finding("none-written")
 
 
@@ -105,8 +103,6 @@ def _tools(text: str, *, results: bool) -> Iterator[Finding]:
     lost = [name for name, words in parts.items() if words not in text]
     if lost and len(lost) < len(parts):
         yield finding("tools-partly", lost=lost)
-    if PYTHON in text:
-        yield finding("call-as-python", written=PYTHON)
     call = text.rpartition(USER)[2].partition("QXE")[0]
     begun, ended = call.count("<tool_call>"), call.count("</tool_call>")
     if begun != ended:
