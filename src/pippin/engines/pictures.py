@@ -4,6 +4,8 @@ import io
 import warnings
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from pippin.core.errors import ServerError
 from pippin.engines.refusals import refused
 
@@ -38,7 +40,7 @@ def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS, keep_alph
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=FORMATS) as found:
                 check_size(*found.size, param, most_pixels=most_pixels)
-                upright = ImageOps.exif_transpose(_in_bytes(_loaded(found, data)))
+                upright = ImageOps.exif_transpose(_in_bytes(_loaded(found, data), param))
                 keep = keep_alpha and upright.has_transparency_data
                 return upright.convert("RGBA") if keep else _on_white(upright)
     except ServerError:
@@ -71,12 +73,22 @@ def _loaded(found: "ImageFile", data: bytes) -> "ImageFile":
     return found
 
 
-def _in_bytes(picture: "Image") -> "Image":
-    """A 16-bit grey picture reduced to its upper 8 bits; Pillow would turn all but the darkest greys white."""
-    if not picture.mode.startswith("I"):
+def _in_bytes(picture: "Image", param: str) -> "Image":
+    """A 16-bit grey picture reduced to its upper 8 bits; Pillow would turn all but the darkest greys white. Raises
+    `ServerError` for larger integers and floats, of which no file tells what is white."""
+    from PIL import Image
+
+    if picture.mode in ("F", "I"):
+        raise refused(
+            param, "has 32 bits for each grey, whose white is not told; send a picture of 8 or 16 bits."
+        )
+    if not picture.mode.startswith("I;16"):
         return picture
-    grey = picture.convert("I").point(lambda value: value * (1 / 256)).convert("L")
-    grey.info = {key: value for key, value in picture.info.items() if key != "transparency"}
+    values = np.asarray(picture)
+    grey = Image.fromarray((values >> 8).astype(np.uint8))
+    if (clear := picture.info.pop("transparency", None)) is not None:
+        grey.putalpha(Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8)))
+    grey.info = picture.info
     return grey
 
 

@@ -268,6 +268,19 @@ def test_infinity_in_a_configuration_is_read(folder: Path) -> None:
     assert load(folder)[1]["other"] == float("inf")
 
 
+def test_a_size_of_heads_that_a_class_does_not_read_is_named(tmp_path: Path) -> None:
+    folder = write("mixtral", tmp_path / "model")
+    arrays = mx.load(str(folder / "model.safetensors"))
+    for name, array in arrays.items():
+        if "self_attn" in name:
+            arrays[name] = mx.concatenate([array, array], axis=int("o_proj" in name))
+    mx.save_safetensors(str(folder / "model.safetensors"), arrays, {"format": "mlx"})
+    config = json.loads((folder / "config.json").read_text())
+    size = 2 * config["hidden_size"] // config["num_attention_heads"]
+    (folder / "config.json").write_text(json.dumps(config | {"head_dim": size}))
+    assert f"head_dim {size} is not read by the class of this architecture" in refusal(folder)
+
+
 def test_an_unknown_architecture_points_to_a_newer_mlx_lm(folder: Path) -> None:
     config(folder, model_type="tomorrow")
     assert "newer mlx-lm" in refusal(folder)

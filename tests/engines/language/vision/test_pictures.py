@@ -46,17 +46,20 @@ def encoded(image: Pictures.Image, format: str, **settings: object) -> bytes:
     return written.getvalue()
 
 
-def png_of(width: int, height: int) -> bytes:
-    """A PNG that claims a size and holds next to nothing."""
+def png_of(
+    width: int, height: int, pixels: bytes = b"\0" * 64, kind: tuple[int, int] = (8, 2), clear: bytes = b""
+) -> bytes:
+    """A PNG that claims a size and holds next to nothing, or these lines of pixels; `kind`: bits, and colour type."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, *kind, 0, 0, 0)
     return (
         b"\x89PNG\r\n\x1a\n"
         + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(b"\0" * 64))
+        + (chunk(b"tRNS", clear) if clear else b"")
+        + chunk(b"IDAT", zlib.compress(pixels))
         + chunk(b"IEND", b"")
     )
 
@@ -103,6 +106,20 @@ def test_what_is_transparent_is_white(mode: str, format: str) -> None:
 def test_what_is_half_transparent_is_half_white() -> None:
     found = decode(encoded(Pictures.new("RGBA", (4, 4), (0, 0, 0, 128)), "PNG"), param=WHERE)
     assert found.getpixel((1, 1)) == (127, 127, 127)
+
+
+def test_a_grey_of_16_bits_and_no_opacity_is_white() -> None:
+    values = (0x1234, 0x1235, 0xFF00)
+    shown = png_of(3, 1, b"\0" + struct.pack(">3H", *values), (16, 0), struct.pack(">H", values[0]))
+    found = decode(shown, param=WHERE)
+    assert [found.getpixel((place, 0)) for place in range(3)] == [(255,) * 3, (0x12,) * 3, (0xFF,) * 3]
+
+
+@pytest.mark.parametrize("type_", [np.float32, np.int32])
+def test_greys_of_32_bits_are_refused_as_their_white_is_not_told(type_: type) -> None:
+    shown = Pictures.fromarray(np.eye(4, dtype=type_))
+    with pytest.raises(ServerError, match="32 bits for each grey"):
+        decode(encoded(shown, "TIFF"), param=WHERE)
 
 
 def test_a_grey_of_no_opacity_is_white() -> None:

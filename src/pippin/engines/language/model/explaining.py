@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pippin.core.models import ModelInfo
 from pippin.core.published import object_in, table
+from pippin.engines.language.configuration import head_size, unread
 from pippin.engines.language.model.relatives import PACKAGES
 
 UNMATCHED: Final = re.compile(r"(Received|Missing) (\d+) parameters[^:]*:\s*(.*?)\.?\s*", re.DOTALL)
@@ -17,6 +18,9 @@ UNKNOWN: Final = re.compile(r"Model type (\S+) (?:is )?not supported")
 
 LACKING: Final = re.compile(r"__init__\(\) missing \d+ required positional arguments?: (.*)")
 """The error of a class of a configuration."""
+
+OTHER_SHAPE: Final = "Expected shape"
+"""What MLX says of a tensor that is not as large as its module's."""
 
 NAMED: Final = 4  # of such tensors
 
@@ -47,11 +51,20 @@ def explain(info: ModelInfo, error: BaseException, library: str) -> str:
             f"The config.json of {info.id!r} lacks {lacking[1]}, which the installed {library} needs for the "
             f"architecture {info.architecture!r}: a newer {library} may do without (pip install -U {library})."
         )
+    if OTHER_SHAPE in text and (size := _other_head(config)) is not None:
+        return f"The model {info.id!r} cannot be loaded: {unread(f'head_dim {size}')}."
     if isinstance(error, SystemExit):
         return f"For {info.architecture!r}, {library} needs a package that is not installed here; the log names it."
     kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
     hint = doubtful_fields(Path(info.path or "")) if kind else ""
     return f"The model {info.id!r} cannot be loaded: {kind}{text[:400]}{hint}"
+
+
+def _other_head(config: dict[str, Any]) -> int | None:
+    """The size of heads, where it is told and is not what classes without a field for it take."""
+    text = {**config, **table(config.get("text_config"))}
+    told, usual = (head_size({**text, **other}) for other in ({}, {"head_dim": None}))
+    return None if told == usual else told
 
 
 def _unknown(info: ModelInfo, config: dict[str, Any], kind: str, library: str) -> str:
