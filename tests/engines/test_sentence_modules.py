@@ -627,3 +627,13 @@ def test_qwen3_rerankers_prompt_is_one_text(tmp_path: Path) -> None:
     assert words.token_to_id("Ġwhat") in tokens
     whole = f"{PREFIX}<Instruct>: {INSTRUCTION}\n<Query>: what stands\n<Document>: A tall tower.{SUFFIX}"
     assert tokens == preparer.tokenizer.template(whole)
+
+
+def test_a_wrapper_in_the_names_of_an_encoders_tensors_is_told(minilm: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(minilm, tmp_path / "model")
+    arrays = mx.load(str(folder / "model.safetensors"))
+    mx.save_safetensors(
+        str(folder / "model.safetensors"), {f"module.{name}": arrays[name] for name in arrays}
+    )
+    with pytest.raises(ServerError, match=r"model\.module\.save_pretrained"):
+        load(folder)

@@ -29,6 +29,7 @@ from pippin.engines.device import loading
 from pippin.engines.encoding import EncoderInput, EncodingTokenizer, cast_weights
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.model.encoders import attends_both_ways, encoder_of
+from pippin.engines.language.model.explaining import UNMATCHED, explain
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.weights import Reading, load_weights
 from pippin.engines.language.prompt.preparer import open_preparer
@@ -161,7 +162,9 @@ class EncodingPreparer:
             raise ServerError("load_failed", f"{what} need mlx-vlm, which reads them: {needed}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             wanted = " as a reranker" if classifies else ""
-            raise ServerError("load_failed", f"{self.info.id} can't be loaded{wanted}: {error}") from error
+            text = f"{self.info.id} can't be loaded{wanted}: {error}"
+            text = explain(self.info, error, "mlx-vlm") if UNMATCHED.fullmatch(str(error)) else text
+            raise ServerError("load_failed", text) from error
         return model
 
     def load_language_model(

@@ -346,8 +346,8 @@ class EncodingTokenizer:
                 self.template(run) if index % 2 else self._plain.encode(run, add_special_tokens=False).ids
             )
         found = self._embedded(tokens)
-        end = len(self.template(around[-1]))
         if truncating and len(found) > self.limit:
+            end = len(self.template(around[-1]))
             found = (*found[: max(self.limit - end, 0)], *found[len(found) - end :])
         return found, len(tokens)
 

@@ -78,7 +78,7 @@ class RerankingPreparer(EncodingPreparer):
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
         self.messages = messages_of(self.folder)
-        modules = refuse_other_modules(self.folder, self.sentences["model_type"])
+        modules = has_modules_of_its_own(self.folder, self.sentences["model_type"])
         # As sentence-transformers gives pairs to a model of its own without messages.
         compared = modules or compares(spec.info.id, self.config)
         self.is_classifier = self.messages is None and compared
@@ -215,7 +215,7 @@ def compares(name: str, config: dict[str, Any]) -> bool:
     return is_classifier(config) and not converted
 
 
-def refuse_other_modules(folder: Path, kind: str | None) -> bool:
+def has_modules_of_its_own(folder: Path, kind: str | None) -> bool:
     """Whether a folder is a CrossEncoder that sentence-transformers wrote with its modules. Raises
     `ServerError("load_failed")` for a module that is not computed here."""
     if kind != "CrossEncoder" or not (file := folder / "modules.json").exists():

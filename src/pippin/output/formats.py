@@ -61,7 +61,8 @@ def tool_formats() -> dict[str, ToolFormat]:
         coded |= module.get("CODED", {})
     found: list[ToolFormat] = []
     for row in from_json(Path(__file__).with_name("tool_formats.json").read_bytes(), list[dict[str, Any]]):
-        form = convert(row, notations[row.pop("notation")])
+        notation = notations[row.pop("notation")]
+        form = convert(row, notation)
         told = {} if "signs" in row else {"signs": (form.openers[:1],)}
         found.append(replace(form, **told, **coded.get(form.name, {})))
     return _by_name(sorted((any_calls(_by_name(found)), *found), key=lambda form: form.name))

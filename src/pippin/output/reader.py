@@ -13,7 +13,7 @@ Stop strings are found across token boundaries, and text that may begin one is h
 
 import secrets
 import string
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -411,7 +411,7 @@ class StopFinder:
         return held
 
 
-class Answer:
+class ChoiceReader(ABC):
     """Reads the text of one choice. A subclass takes its tokens, and tells why the last one is that."""
 
     finished: FinishReason | None = None
@@ -430,12 +430,10 @@ class Answer:
         stops: tuple[str, ...],
         thinking: Thinking,
         markup: Markup,
-        spell: Callable[[list[int]], str],
     ) -> None:
-        """`tools` and `stops` as the model has them. Of the latter, only those of the request are told to the client.
-        `spell` gives the text of tokens."""
+        """`tools` and `stops` as the model has them. Of the latter, only those of the request are told to the
+        client."""
         self._wanted = request
-        self._spell = spell
         self._closed = False
         self._length = 0  # characters of text so far
         self._stops = StopFinder(stops, include=request.include_stop)
@@ -470,6 +468,10 @@ class Answer:
             self.warnings = self._check.warnings(self.finished)
         self.warnings += self._loops.warnings
         return events
+
+    @abstractmethod
+    def _spell(self, tokens: list[int]) -> str:
+        """The text of tokens."""
 
     def _rest(self) -> str:
         """The text at the end of tokens that are no whole character yet."""

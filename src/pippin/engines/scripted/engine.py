@@ -23,14 +23,14 @@ from pippin.engines.base import Emission, LoadProgress, first_of, places_of, que
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import scripted_token
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
-from pippin.output.reader import Answer, Formats, Markup, Thinking
+from pippin.output.reader import ChoiceReader, Formats, Markup, Thinking
 from pippin.output.reasoning_formats import ReasoningFormat
 
 TAKEN_AT_ONCE: Final = 8 << 20  # bytes, by the fault `memory`
 LONGEST_REST: Final = 0.005  # seconds in a step where no token is due
 
 
-class PlayedChoice(Answer):
+class PlayedChoice(ChoiceReader):
     """A choice that is being answered, up to its next token."""
 
     def __init__(self, job: ScriptedJob, choice: int, preparer: ScriptedPreparer) -> None:
@@ -45,8 +45,10 @@ class PlayedChoice(Answer):
             stops=job.request.stop,
             thinking=_thinking(job.request),
             markup=_markup(job.request, preparer.reasoning_format),
-            spell=tokenizer.decode,
         )
+
+    def _spell(self, tokens: list[int]) -> str:
+        return tokenizer.decode(tokens)
 
     def play(self) -> list[Event]:
         texts, thought, place = self.performance.texts, self.performance.thought, self.completion_tokens

@@ -1,7 +1,6 @@
 """What clients are told of an error that a library raises while it loads a model: the reason, and a way out."""
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,8 +43,7 @@ def explain(info: ModelInfo, error: BaseException, library: str) -> str:
     if (unknown := UNKNOWN.search(text)) is not None:
         return _unknown(info, config, unknown[1], library)
     if (found := UNMATCHED.fullmatch(text)) is not None:
-        names = [name.strip() for name in found[3].split(",")]
-        return _unmatched(info, names, library, lacks=found[1] == "Missing")
+        return _unmatched(info, found, library)
     if (lacking := LACKING.search(text)) is not None:
         return (
             f"The config.json of {info.id!r} lacks {lacking[1]}, which the installed {library} needs for the "
@@ -87,8 +85,9 @@ def _unknown(info: ModelInfo, config: dict[str, Any], kind: str, library: str) -
     return f"Pippin does not compute {what}: {reason}. `pippin recommend --for {purpose}` names models that run here."
 
 
-def _unmatched(info: ModelInfo, names: Sequence[str], library: str, *, lacks: bool) -> str:
-    """What is told of tensors that a model does not have, or that it `lacks`."""
+def _unmatched(info: ModelInfo, found: re.Match[str], library: str) -> str:
+    """What is told of tensors that a model does not have, or that it lacks."""
+    names, lacks = [name.strip() for name in found[3].split(",")], found[1] == "Missing"
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     listed = ", ".join(names[:NAMED]) + more
     what = f"the files lack {listed}" if lacks else f"it does not know {listed}"

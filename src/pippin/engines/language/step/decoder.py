@@ -12,12 +12,12 @@ from pippin.core.events import Event, Token, TopToken
 from pippin.engines.language.constraints.grammar import forced_by
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.output.reader import Answer, Formats, Markup, Thinking
+from pippin.output.reader import ChoiceReader, Formats, Markup, Thinking
 
 logger = logging.getLogger(__name__)
 
 
-class SequenceDecoder(Answer):
+class SequenceDecoder(ChoiceReader):
     """Takes every token of a choice in order. The engine adds `Finished`, with usage and timings."""
 
     # What the engine asks of every decoder, also of one that reads no text (`ranks/follower.py`).
@@ -42,7 +42,6 @@ class SequenceDecoder(Answer):
             stops=job.stops,
             thinking=_thinking(job),
             markup=Markup(tokens=tokenizer.added_in(markers), grammar=_held_to(job)),
-            spell=lambda tokens: b"".join(map(tokenizer.raw, tokens)).decode(errors="replace"),
         )
         self._matcher = job.grammar.matcher() if job.grammar is not None else None
         self._blank = True  # only whitespace so far
@@ -52,6 +51,9 @@ class SequenceDecoder(Answer):
         self._steered = self._matcher is not None or job.thinking_budget is not None
         self._steered |= self._too_short or bool(tokenizer.asked.begin_suppress_tokens)
         self._steer()
+
+    def _spell(self, tokens: list[int]) -> str:
+        return b"".join(map(self._tokenizer.raw, tokens)).decode(errors="replace")
 
     def accept(self, token: int, logprob: float | None = None, top: tuple[TopToken, ...] = ()) -> list[Event]:
         """Take one sampled or forced token; the events of the last one end all parts. Must not be called once
